@@ -11,12 +11,12 @@ from topologies.degrade import (
     slowdowns,
 )
 from topologies.errors import InputError
+from topologies.joined_specs import DragonflySpec, HyperXSpec, NetworkSpec, PodsSpec
 from topologies.network import Level, Links, Network, Routes, Tier
 from topologies.specs import (
     CustomSpec,
     FatTreeSpec,
     LevelSpec,
-    NetworkSpec,
     RailSpec,
     SpineLeafSpec,
     TorusSpec,
@@ -27,13 +27,16 @@ __all__ = [
     "Accelerator",
     "CustomSpec",
     "Degradation",
+    "DragonflySpec",
     "FatTreeSpec",
+    "HyperXSpec",
     "InputError",
     "Level",
     "LevelSpec",
     "Links",
     "Network",
     "NetworkSpec",
+    "PodsSpec",
     "RailSpec",
     "Routes",
     "SlowDevice",

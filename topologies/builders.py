@@ -23,6 +23,8 @@ import numpy as np
 from topologies.arrays import IntArray
 from topologies.errors import InputError, short_repr
 from topologies.fabrics.custom import build_custom
+from topologies.fabrics.joined import JoinedRouting
+from topologies.fabrics.joining import build_dragonfly, build_hyperx, build_pods
 from topologies.fabrics.tori import TorusRouting, build_torus
 from topologies.fabrics.trees import (
     TreeRouting,
@@ -30,8 +32,9 @@ from topologies.fabrics.trees import (
     build_rail,
     build_spine_leaf,
 )
+from topologies.joined_specs import NetworkSpec, PodsSpec
 from topologies.network import Network
-from topologies.specs import DevicesSpec, NetworkSpec
+from topologies.specs import DevicesSpec
 
 BUILDERS: Mapping[str, Callable[[Any], Network]] = MappingProxyType(
     {
@@ -41,9 +44,14 @@ BUILDERS: Mapping[str, Callable[[Any], Network]] = MappingProxyType(
         "torus": build_torus,
         "mesh": build_torus,
         "custom": build_custom,
+        "dragonfly": build_dragonfly,
+        "dragonfly+": build_dragonfly,
+        "hyperx": build_hyperx,
+        "node-torus": build_hyperx,
     }
 )
-"""Kind of network -> the function that builds it from its record of parameters."""
+"""Kind of network -> the function that builds it from its record of parameters; pods
+are built of any of them."""
 
 
 def build_network(spec: NetworkSpec) -> Network:
@@ -60,6 +68,8 @@ def build_network(spec: NetworkSpec) -> Network:
             expected='how the devices are joined, e.g. kind = "fat-tree"',
             hint="without a network, nestsim memory says what fits",
         )
+    if isinstance(spec, PodsSpec):
+        return build_pods(spec, build_network(spec.pod))
     return BUILDERS[spec.kind](spec)
 
 
@@ -106,6 +116,8 @@ def sub_network(network: Network, devices: Sequence[int] | IntArray) -> SubNetwo
     else:
         # Routes may take any vertex: the first devices stand for those of the job.
         part = replace(network, num_devices=len(chosen), block_sizes=(len(chosen),))
+        if isinstance(built, JoinedRouting):
+            part = replace(part, routing=built, links=built.links())
         is_exact = bool(chosen[-1] == len(chosen) - 1)
     return SubNetwork(
         network=part,

@@ -38,7 +38,7 @@ from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError, located
 from topologies.fabrics.routing import shortest_paths
 from topologies.network import Links, Network
-from topologies.specs import MAX_SLOWDOWN
+from topologies.records import MAX_SLOWDOWN
 
 _ARROW = re.compile(
     r"(?P<here>.+?)(?P<both><)?->(?P<there>.+?)(#(?P<cable>[0-9]{1,9}))?"

@@ -16,8 +16,9 @@ from topologies.accelerators import Host
 from topologies.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from topologies.errors import InputError, short_repr
 
-Family = Literal["tree", "torus", "custom"]
-"""What routes follow: a tree's switches, dimensions, or what is shortest."""
+Family = Literal["tree", "torus", "custom", "joined"]
+"""What routes follow: a tree's switches, dimensions, what is shortest, or the rule of
+one copy of a network and a graph that joins the copies."""
 
 
 class Routes(NamedTuple):
@@ -47,7 +48,7 @@ class RouteTable(Protocol):
         ...
 
     @property
-    def numbers(self) -> list[int]:
+    def numbers(self) -> list[int] | IntArray:
         """Everything else that the family's rules depend on."""
         ...
 
@@ -371,8 +372,8 @@ class Network:
     """Devices, switches, directed links, routes and levels of one cluster."""
 
     kind: str
-    """Name of the builder: ``"fat-tree"``, ``"spine-leaf"``, ``"rail"``, ``"torus"``,
-    ``"mesh"`` or ``"custom"``."""
+    """Name of the builder: ``"fat-tree"``, ``"rail"``, ``"torus"``, ``"dragonfly"`` and
+    so on; ``"pods"`` for pods of any of them."""
 
     num_devices: int
     """Number of devices, which are vertices ``0 .. num_devices - 1``."""

@@ -10,18 +10,14 @@ References
 .. [1] NVIDIA, "DGX SuperPOD Reference Architecture (H100)", 2023: scalable units,
    one leaf switch per rail.
 .. [2] NVIDIA, "Doubling all2all Performance with NCCL 2.12", 2022: PXN.
-.. [3] R. Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)",
-   COMHPC 2016.
-.. [4] NCCL, environment variable NCCL_NVLS_ENABLE: NVLink SHARP, from Hopper on.
-.. [5] W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs
+.. [3] W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs
    with Trillion Parameters", arXiv:2307.12169, 2023.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 from topologies.errors import (
     InputError,
@@ -33,81 +29,15 @@ from topologies.errors import (
     check_ratio,
 )
 from topologies.link_file import LinkList, read_link_file
-from topologies.network import Tier
-
-MAX_DEVICES = 2**20
-"""Largest cluster that the builders take."""
-
-MAX_SPINE_LINKS = 2**22
-"""Most separate leaf-to-spine links (ECMP) that the builders take."""
-
-MAX_CABLES = 2**40
-"""Most cables of one link; the number is kept in 64 bits."""
-
-MAX_SLOWDOWN = 1e9
-"""Largest product of all factors on one link or device."""
-
-
-def check_num_devices(where: str, value: int) -> None:
-    """Refuse a cluster of more than `MAX_DEVICES`."""
-    if value > MAX_DEVICES:
-        expected = f"at most {MAX_DEVICES} devices"
-        raise InputError("too many devices", where=where, got=value, expected=expected)
-
-
-Tiers = Sequence[Tier]
-"""Tiers of the network that is built of a record."""
-
-
-class _NetworkRecord:
-    """What all kinds of networks answer, and how those without switches do."""
-
-    __slots__ = ()
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Files that say more than the record does."""
-        return ()
-
-    def without_folders(self) -> Self:
-        """Return the same record wherever its files lie, for hashes of jobs."""
-        return self
-
-    def located(self, error: InputError, table: str) -> InputError:
-        """Return an error of the network with the setting of a table that it is of."""
-        return error.at(table)
-
-    def with_ecmp_seed(self, seed: int) -> Self:
-        """Return the network with separate cables, picked by a hash of this seed.
-
-        Raises
-        ------
-        InputError
-            If no hash can pick any.
-        """
-        raise InputError(
-            "there are no parallel cables for a hash to choose from",
-            where="ecmp_seed",
-            got=seed,
-            expected="a tree of switches",
-        )
-
-    def with_oversubscription(self, tiers: Tiers, number: int, ratio: float) -> Self:
-        """Return the network with other links up from one tier, and nothing else.
-
-        ``tiers`` are those of the network as it is built; ``number`` is of one of them.
-
-        Raises
-        ------
-        InputError
-            If tiers have no links up.
-        """
-        raise InputError(
-            "there are no links to a level above",
-            where=tiers[number].name,
-            got=ratio,
-            expected="a tree of switches",
-        )
+from topologies.records import (
+    MAX_SPINE_LINKS,
+    FabricRecord,
+    Nic,
+    SwitchedRecord,
+    Tiers,
+    Trunk,
+    check_num_devices,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,51 +86,8 @@ class LevelSpec:
         check_efficiency("efficiency", self.efficiency)
 
 
-Nic = Literal["node", "device"]
-"""Who has a link out of a node: the node, or each of its devices."""
-
-Trunk = Literal["ideal", "ecmp"]
-"""Whether parallel cables act as one, or are links that a hash picks from (ECMP)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SwitchedRecord(_NetworkRecord):
-    """What switches do beside passing on, in networks that have any."""
-
-    sharp: bool = False
-    """Whether switches outside nodes add up all-reduces on their way [3]_."""
-
-    nvls: bool = False
-    """Whether a node's switches add up all-reduces and multicast the sums [4]_."""
-
-    nvls_efficiency: float | None = None
-    """Fraction of the bandwidth inside a node that these reach; None: as all else."""
-
-    def summed_weight(self, node_efficiency: float) -> float:
-        """Return the load of a byte that a node's switches add up, over another's.
-
-        1 where they are as fast, and 0 where they add up nothing.
-        """
-        if not self.nvls:
-            return 0.0
-        return max(1.0, node_efficiency / (self.nvls_efficiency or node_efficiency))
-
-    def check_sums(self) -> None:
-        """Refuse an efficiency of sums that nobody does."""
-        if self.nvls_efficiency is None:
-            return
-        check_efficiency("nvls_efficiency", self.nvls_efficiency)
-        if not self.nvls:
-            raise InputError(
-                "is of switches that add up nothing",
-                where="nvls_efficiency",
-                got=self.nvls_efficiency,
-                hint="write nvls = true beside it",
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FatTreeSpec(_SwitchedRecord):
+class FatTreeSpec(SwitchedRecord):
     """A tree of switches; a child has one link to its switch, of one or more cables."""
 
     kind: ClassVar[str] = "fat-tree"
@@ -319,7 +206,7 @@ class FatTreeSpec(_SwitchedRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SpinesRecord(_SwitchedRecord):
+class _SpinesRecord(SwitchedRecord):
     """Nodes below switches below spines."""
 
     devices_per_node: int
@@ -447,7 +334,7 @@ class RailSpec(_SpinesRecord):
     device on the receiver's rail [2]_. If not, it goes through the spine."""
 
     rail_only: bool = False
-    """Whether nothing joins rails but nodes [5]_: each has spines of its own, or none
+    """Whether nothing joins rails but nodes [3]_: each has spines of its own, or none
     where one switch of it joins all nodes."""
 
     @property
@@ -458,7 +345,7 @@ class RailSpec(_SpinesRecord):
     def with_ecmp_seed(self, seed: int) -> Self:
         """Return the network with separate spines, picked by a hash of this seed."""
         if not self.has_spines:
-            return _NetworkRecord.with_ecmp_seed(self, seed)
+            return FabricRecord.with_ecmp_seed(self, seed)
         return replace(self, trunk="ecmp", ecmp_seed=seed)
 
     @property
@@ -497,7 +384,7 @@ class RailSpec(_SpinesRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorusSpec(_NetworkRecord):
+class TorusSpec(FabricRecord):
     """A torus or, if no dimension wraps around, a mesh; devices are the vertices."""
 
     dimensions: tuple[int, ...]
@@ -556,7 +443,7 @@ class TorusSpec(_NetworkRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CustomSpec(_NetworkRecord):
+class CustomSpec(FabricRecord):
     """A network listed link by link in a file."""
 
     kind: ClassVar[str] = "custom"
@@ -597,7 +484,7 @@ class CustomSpec(_NetworkRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DevicesSpec(_NetworkRecord):
+class DevicesSpec(FabricRecord):
     """Devices of which nobody said how they are joined: enough to count memory."""
 
     kind: ClassVar[str] = "none"
@@ -610,7 +497,7 @@ class DevicesSpec(_NetworkRecord):
         check_num_devices("num_devices", self.num_devices)
 
 
-NetworkSpec = (
+BasicSpec = (
     FatTreeSpec | SpineLeafSpec | RailSpec | TorusSpec | CustomSpec | DevicesSpec
 )
-"""What any network is built from."""
+"""What a network is built from whose parts are devices and switches."""

@@ -16,9 +16,6 @@ to the last bit, on the order of messages or on what else is priced in the same 
 
 Device numbers are not checked here, but by `estimators.collectives.edges`.
 
-Unsigned loop counters are on purpose: numba tests signed ones for negative indices,
-and walking a route takes half as long without.
-
 What device numbers and groups of them look like.
 
 Letters: ``S`` stages, ``G`` groups of a stage, ``n`` members of a group, ``K`` levels.
@@ -28,6 +25,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from estimators.collectives.walks import (
+    PATHS,
+    TORUS,
+    TREE,
+    joined_routes,
+    listed_routes,
+    torus_routes,
+    tree_routes,
+)
 from topologies.arrays import (
     BoolVector,
     FloatCube,
@@ -42,15 +48,6 @@ from topologies.arrays import (
     UInt32Vector,
 )
 from topologies.compiling import kernel, subkernel
-
-# Kinds of routes, and what `numbers` holds for each.
-TREE = 0
-"""Tiers, planes, relay, NIC per device, whether a hash picks links, devices, then per
-tier: what a link down lies above the link up, parallel links, seed of the hash."""
-TORUS = 1
-"""Dimensions, then per dimension: size, stride, whether it wraps around."""
-PATHS = 2
-"""Nothing."""
 
 
 class Detours(NamedTuple):
@@ -84,16 +81,17 @@ class NetworkArrays(NamedTuple):
     """
 
     kind: int
-    """`TREE`, `TORUS` or `PATHS`."""
+    """`TREE`, `TORUS`, `PATHS` or `JOINED`."""
 
     numbers: IntVector
-    """Scalars and short vectors of the rule for routes, see the kinds."""
+    """Scalars and short vectors of the rule for routes: `estimators.collectives.walks`
+    says which."""
 
     rows: Int32Matrix
     """What the rule knows of each device, a row for each."""
 
     tails: Int32Vector
-    """Where each link starts; empty but for `PATHS`."""
+    """Where each link starts; empty but for `PATHS`, or copies of one."""
 
     detours: Detours
     """Routes where links have been removed."""
@@ -126,154 +124,6 @@ class RingPhaseTables(NamedTuple):
     factors: FloatHypercube
     """What to multiply latency and inverse bandwidth of each turn with, its number of
     steps and its fraction, shape ``(C, T, U, 2)``."""
-
-
-_ONE = np.uint64(1)
-
-
-@subkernel
-def _mix(value: np.uint64) -> np.uint64:
-    """Scramble 64 bits as trees' hashes do (finaliser of SplitMix64)."""
-    value = value + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
-
-
-@subkernel
-def _tree_routes(
-    numbers: IntVector,
-    rows: Int32Matrix,
-    sources: IntVector,
-    targets: IntVector,
-    links: UInt32Vector,
-    ends: IntVector,
-) -> None:
-    """Write routes up to the lowest common switch and down again, as `_routes`."""
-    depth = np.uint64(numbers[0])
-    planes = numbers[1]
-    relay = numbers[2]
-    nic_per_device = numbers[3]
-    hashed = numbers[4]
-    num_devices = np.uint64(numbers[5])
-    down = numbers[6:]
-    choices = down[numbers[0] :]
-    seeds = choices[numbers[0] :]
-    at = np.uint64(0)
-    for q in range(len(sources)):
-        a = np.uint64(sources[q])
-        b = np.uint64(targets[q])
-        if a != b:
-            low = np.uint64(0)
-            while rows[a, depth + low] != rows[b, depth + low]:
-                low += _ONE
-            if planes > 1 and low >= _ONE:
-                across = targets[q] % planes - sources[q] % planes
-                if relay and across != 0:
-                    links[at] = rows[a, 0]
-                    a = np.uint64(sources[q] + across)
-                    links[at + _ONE] = rows[a, 0] + down[0]
-                    at += _ONE + _ONE
-                elif across != 0 and low == _ONE:
-                    low += _ONE
-            first = np.uint64(1 if nic_per_device and low >= _ONE else 0)
-            k = first
-            while k <= low:
-                links[at] = rows[a, k]
-                at += _ONE
-                k += _ONE
-            if hashed:
-                back = at
-                while k > first:
-                    k -= _ONE
-                    back -= _ONE
-                    links[at] = rows[b, k] + down[k]
-                    if choices[k] > 1:
-                        drawn = _mix((a * num_devices + b) ^ np.uint64(seeds[k]))
-                        pick = drawn % np.uint64(choices[k])
-                        links[back] += pick
-                        links[at] += pick
-                    at += _ONE
-            while k > first:
-                k -= _ONE
-                links[at] = rows[b, k] + down[k]
-                at += _ONE
-        ends[q] = at
-
-
-@subkernel
-def _torus_routes(
-    numbers: IntVector,
-    rows: Int32Matrix,
-    sources: IntVector,
-    targets: IntVector,
-    links: UInt32Vector,
-    ends: IntVector,
-) -> None:
-    """Write routes that go the shorter way along each dimension, as `_routes`."""
-    axes = np.uint64(numbers[0])
-    at = np.uint64(0)
-    for q in range(len(sources)):
-        device = sources[q]
-        b = np.uint64(targets[q])
-        for axis in range(axes):
-            place = np.int64(rows[np.uint64(device), axis])
-            steps = np.int64(rows[b, axis]) - place
-            if steps == 0:
-                continue
-            size = numbers[np.uint64(1) + np.uint64(3) * axis]
-            stride = numbers[np.uint64(2) + np.uint64(3) * axis]
-            if numbers[np.uint64(3) + np.uint64(3) * axis]:
-                if steps < 0:
-                    steps += size
-                if 2 * steps > size:
-                    steps -= size
-            column = axes + np.uint64(2) * axis
-            step = 1
-            last = size - 1
-            back = -last * stride
-            if steps < 0:
-                column += _ONE
-                step = -1
-                last = 0
-                back = -back
-            for _ in range(abs(steps)):
-                links[at] = rows[np.uint64(device), column]
-                at += _ONE
-                if place == last:
-                    device += back
-                    place = size - 1 - last
-                else:
-                    device += step * stride
-                    place += step
-        ends[q] = at
-
-
-@subkernel
-def _listed_routes(
-    rows: Int32Matrix,
-    tails: Int32Vector,
-    sources: IntVector,
-    targets: IntVector,
-    links: UInt32Vector,
-    ends: IntVector,
-) -> None:
-    """Write routes found backwards and turned round, as `_routes`."""
-    at = 0
-    for q in range(len(sources)):
-        first = at
-        vertex = targets[q]
-        while vertex != sources[q]:
-            link = rows[sources[q], vertex]
-            links[at] = link
-            at += 1
-            vertex = np.int64(tails[link])
-        last = at - 1
-        while first < last:
-            links[first], links[last] = links[last], links[first]
-            first += 1
-            last -= 1
-        ends[q] = at
 
 
 @subkernel
@@ -336,14 +186,18 @@ def _routes(
     In order from source to target, none where they are the same device. O(M h).
     """
     numbers, rows, detours = network.numbers, network.rows, network.detours
+    num_devices = len(rows)
     if network.kind == TREE:
-        _tree_routes(numbers, rows, sources, targets, links, ends)
+        tree_routes(numbers, rows, sources, targets, links, ends)
     elif network.kind == TORUS:
-        _torus_routes(numbers, rows, sources, targets, links, ends)
+        torus_routes(numbers, rows, sources, targets, links, ends)
+    elif network.kind == PATHS:
+        listed_routes(rows, network.tails, sources, targets, links, ends)
     else:
-        _listed_routes(rows, network.tails, sources, targets, links, ends)
+        num_devices = numbers[12]
+        joined_routes(numbers, rows, network.tails, sources, targets, links, ends)
     if len(detours.kept):
-        _go_round(detours, len(rows), sources, targets, links, ends)
+        _go_round(detours, num_devices, sources, targets, links, ends)
 
 
 @kernel

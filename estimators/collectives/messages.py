@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from estimators.collectives import edges
+from estimators.collectives import edges, walks
 from estimators.collectives import edges as kernels
 from estimators.collectives.algorithms import (
     HIERARCHICAL,
@@ -45,7 +45,12 @@ _MOST_FOUND = 2**21
 
 
 _KINDS: Mapping[Family, int] = MappingProxyType(
-    {"tree": edges.TREE, "torus": edges.TORUS, "custom": edges.PATHS}
+    {
+        "tree": walks.TREE,
+        "torus": walks.TORUS,
+        "custom": walks.PATHS,
+        "joined": walks.JOINED,
+    }
 )
 """Family of routing rules -> its kind in the kernels."""
 

@@ -22,7 +22,7 @@ from nestsim.scenario.errors import checked, one_of
 from nestsim.scenario.hardware.accelerator import DeviceGroup
 from nestsim.scenario.hardware.cost import CostSpec
 from nestsim.scenario.hardware.described import NETWORK_FILES
-from nestsim.scenario.hardware.network import link_names
+from nestsim.scenario.hardware.kinds import link_names
 from nestsim.scenario.mist_yaml import SUFFIXES, mist_document
 from nestsim.scenario.model import (
     HuggingFaceModel,
@@ -40,8 +40,8 @@ from topologies.accelerators import Accelerator, Host
 from topologies.degrade import Degradation
 from topologies.errors import InputError, Problems, located
 from topologies.input_file import parse_toml, read_file
+from topologies.joined_specs import NetworkSpec
 from topologies.notices import gathered_notices, notices
-from topologies.specs import NetworkSpec
 
 MAX_FILE = 1_000_000
 """Scenarios are written by hand; a longer file is not one [byte]."""

@@ -14,8 +14,9 @@ from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from topologies.accelerators import load_accelerator
 from topologies.builders import build_network
+from topologies.joined_specs import NetworkSpec
 from topologies.network import Network
-from topologies.specs import FatTreeSpec, LevelSpec, NetworkSpec, SpineLeafSpec
+from topologies.specs import FatTreeSpec, LevelSpec, SpineLeafSpec
 
 RESERVE = 4.0 * 2**30
 FIGURES = "figure"

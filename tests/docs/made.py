@@ -16,13 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
+
 import nestsim
 from docs.builder.commands import commands_reference
 from docs.builder.settings import settings_reference
 from estimators.models.huggingface import model_types, read_types
 from nestsim.cli import main as nestsim_main
 from nestsim.document.wording import number, percent
+from nestsim.evaluate.cluster import cluster_network
 from nestsim.evaluate.job import plan_job
+from nestsim.features.compare.networks_job import on_network, read_network_files
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.frameworks.framework import FRAMEWORKS
 from planner.work import Spent
@@ -30,7 +34,9 @@ from tests.benchmarks.planner_cases import all_cases
 from tests.benchmarks.planner_growth import replayed_search
 from tests.docs.pages import DOCS, ROOT
 from tests.validation.test_mist_l4 import RUNS, predicted
-from topologies.units import format_duration
+from topologies.fabrics.inventory import count_parts
+from topologies.network import Network, Routes
+from topologies.units import format_bandwidth, format_duration
 
 SCENARIOS = ROOT / "scenarios"
 
@@ -137,6 +143,50 @@ def mixed_stages() -> str:
         )
     head = ["blocks on A100 and H100", "iteration", "tokens/s", "MFU"]
     return markdown_table(head, rows)
+
+
+def network_kinds() -> str:
+    """Return what the shipped networks are made of, and what they carry."""
+    base = load_scenario(SCENARIOS / "llama2_7b_64_h100.toml")
+    paths = sorted((SCENARIOS / "networks").glob("*.toml"))
+    rows = []
+    for file in read_network_files(paths, base):
+        network = cluster_network(on_network(base, file))
+        parts = count_parts(network)
+        rows.append(
+            [
+                f"`{file.path.name}`",
+                f"`{network.kind}`",
+                number(parts.num_switches),
+                number(parts.num_ports),
+                number(parts.num_cables),
+                number(_longest_route(network)),
+                format_bandwidth(network.bisection_bandwidth()),
+                format_bandwidth(_all_to_all(network)),
+            ]
+        )
+    head = ["file", "kind", "switches", "ports", "cables", "longest route"]
+    return markdown_table([*head, "bisection", "all to all"], rows)
+
+
+def _routes_of_all(network: Network) -> Routes:
+    devices = np.arange(network.num_devices)
+    sources, targets = (ends.ravel() for ends in np.meshgrid(devices, devices))
+    return network.routes(sources, targets)
+
+
+def _longest_route(network: Network) -> int:
+    return int(np.diff(_routes_of_all(network).indptr).max())
+
+
+def _all_to_all(network: Network) -> float:
+    """Return what each device can send to all others together [byte/s]."""
+    links = network.links
+    load = np.bincount(_routes_of_all(network).links, minlength=len(links))
+    inside = network.rules.node_levels if network.rules else 0
+    used = (load > 0) & (links.level >= inside)
+    others = network.num_devices - 1
+    return float((links.bandwidth[used] / load[used]).min() * others)
 
 
 MIST_RUNS = {
@@ -338,6 +388,7 @@ MADE: Mapping[str, MadePart] = MappingProxyType(
         "goodput habits": MadePart(page="goodput.md", make=goodput_habits),
         "mixed stages": MadePart(page="mixed.md", make=mixed_stages),
         "a certificate": MadePart(page="search.md", make=certified),
+        "network kinds": MadePart(page="networks.md", make=network_kinds),
         "mist runs": MadePart(page="compare.md", make=mist_runs),
         "nestsim validate --markdown": MadePart(
             page="accuracy.md", make=published, is_slow=True

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 from topologies import (
     CustomSpec,
     Degradation,
+    DragonflySpec,
     FatTreeSpec,
+    HyperXSpec,
     InputError,
     LevelSpec,
     Network,
+    PodsSpec,
     RailSpec,
     SlowLinks,
     SpineLeafSpec,
@@ -206,10 +209,84 @@ def degraded_networks(draw, kinds=None):
     return built, left
 
 
+@st.composite
+def blocks_below(draw, largest=2):
+    """What stands below a switch: nodes of devices, or nodes whose switch it is."""
+    count = draw(st.integers(1, 2))
+    levels = [
+        LevelSpec(
+            name=name,
+            fan_out=draw(st.integers(1, largest)),
+            latency=draw(latencies),
+            bandwidth=draw(rates),
+        )
+        for name in ("node", "switch")[:count]
+    ]
+    return FatTreeSpec(
+        levels=tuple(levels), nic=draw(st.sampled_from(["node", "device"]))
+    )
+
+
+@st.composite
+def dragonfly_specs(draw, routing="minimal"):
+    """Dragonflies with and without spines, with several links between groups."""
+    switches, spines = draw(st.integers(1, 3)), draw(st.integers(0, 2))
+    links = draw(st.integers(1, 3))
+    most = min(4, (spines or switches) * links + 1)
+    return DragonflySpec(
+        below=draw(blocks_below()),
+        routing=routing,
+        trunk=draw(st.sampled_from(["ideal", "ecmp"])),
+        ecmp_seed=draw(st.integers(-5, 2**70)),
+        switches_per_group=switches,
+        num_groups=draw(st.integers(2, most)),
+        global_links=links,
+        spines_per_group=spines,
+        local_bandwidth=draw(rates),
+        local_latency=draw(latencies),
+        global_bandwidth=draw(rates),
+        global_latency=draw(latencies),
+    )
+
+
+@st.composite
+def hyperx_specs(draw, routing="minimal"):
+    """Grids of switches whose lines are joined all to all, or in rings."""
+    dimensions = draw(st.lists(st.integers(2, 4), min_size=1, max_size=2))
+    return HyperXSpec(
+        below=draw(blocks_below()),
+        routing=routing,
+        trunk=draw(st.sampled_from(["ideal", "ecmp"])),
+        ecmp_seed=draw(st.integers(-5, 2**70)),
+        dimensions=tuple(dimensions),
+        bandwidths=tuple(draw(rates) for _ in dimensions),
+        latency=draw(latencies),
+        rings=draw(st.booleans()),
+    )
+
+
+@st.composite
+def pods_specs(draw):
+    """Pods of trees and tori."""
+    pod = draw(tree_specs | torus_specs(largest=3))
+    divisors = [n for n in range(1, pod.num_devices + 1) if pod.num_devices % n == 0]
+    return PodsSpec(
+        pod=pod,
+        num_pods=draw(st.integers(2, 3)),
+        nic_bandwidth=draw(rates),
+        nic_latency=2 * draw(latencies),
+        latency=draw(latencies),
+        devices_per_nic=draw(st.sampled_from(divisors)),
+        oversubscription=draw(ratios),
+    )
+
+
 tree_specs = fat_tree_specs() | spine_leaf_specs() | rail_specs()
 cabled_fat_trees = cabled_fat_tree_specs().map(build_network)
 trees = tree_specs.map(build_network)
 tori = torus_specs().map(build_network)
 customs = link_files().map(custom_network)
-networks = trees | tori | customs
+joined_specs = dragonfly_specs() | hyperx_specs() | pods_specs()
+joined = joined_specs.map(build_network)
+networks = trees | tori | customs | joined
 degraded = degraded_networks().map(lambda pair: pair[1])

@@ -54,6 +54,10 @@ def test_the_table_has_the_documented_kinds():
         "torus",
         "mesh",
         "custom",
+        "dragonfly",
+        "dragonfly+",
+        "hyperx",
+        "node-torus",
     }
 
 

@@ -142,6 +142,24 @@ def test_a_torus_has_two_ports_for_each_device_and_dimension(dimensions, wrap, p
     assert (found.num_switches, found.num_switch_ports) == (0, 0)
 
 
+def joining(network):
+    """Which links join copies of a network, wires inside of hosts left out."""
+    links, first = network.links, len(network.routing.copy.inner.levels)
+    low, high = (np.minimum, np.maximum)
+    ends = low(links.source, links.target), high(links.source, links.target)
+    in_host = [
+        " NIC " in network.vertex_names[end] and start < network.num_devices
+        for start, end in zip(*ends, strict=True)
+    ]
+    return (links.level >= first) & ~np.array(in_host, dtype=bool)
+
+
+def joined_bandwidth(found, network):
+    """Bandwidth of the cables that join copies."""
+    names = {tier.name for tier in network.routing.graph.tiers} | {"pod"}
+    return sum(tier.bandwidth for tier in found.tiers if tier.name in names)
+
+
 @given(network=networks)
 @settings(max_examples=60)
 def test_cables_carry_what_the_links_of_their_tier_carry(network):
@@ -155,6 +173,10 @@ def test_cables_carry_what_the_links_of_their_tier_carry(network):
         efficiency = network.tiers()[0].efficiency
         assert found.bandwidth == pytest.approx(links.bandwidth.sum() / efficiency / 2)
         assert found.num_cables == len(links) / 2
+    elif network.routing.family == "joined":
+        assert joined_bandwidth(found, network) == pytest.approx(
+            links.bandwidth[joining(network)].sum() / 2
+        )
     else:
         level = {tier.name: k for k, tier in enumerate(network.tiers())}
         for tier in found.tiers:

@@ -11,6 +11,7 @@ from tests import failures
 from tests.topologies.strategies import joined_rail_specs, rails_alone
 from topologies import InputError, RailSpec, build_network, degrade
 from topologies.degrade import Degradation
+from topologies.fabrics.inventory import count_parts, links_up
 
 ONE = RailSpec(
     devices_per_node=4,
@@ -129,3 +130,18 @@ def test_a_node_without_adapters_is_cut_off_and_named():
     with pytest.raises(InputError, match="cuts devices off") as caught:
         degrade(build_network(ONE), broken)
     assert "node 0 (device 0 to device 3)" in str(caught.value)
+
+
+def test_eight_planes_of_64_port_switches_have_the_switches_that_deepseek_counts():
+    # Zhao et al., "Insights into DeepSeek-V3", ISCA 2025, section 5: a multi-plane
+    # fat-tree of two layers, 16,384 endpoints and 768 switches of 64 ports.
+    planes = replace(
+        ONE, devices_per_node=8, nodes_per_unit=32, num_units=64, num_spines=32
+    )
+    network = build_network(planes)
+    assert network.num_devices == 16_384
+    parts = count_parts(network)
+    assert parts.num_switches == 768
+    fabric = [tier for tier in parts.fabric if tier.num_switches]
+    assert {tier.ports_per_switch for tier in fabric} == {64}
+    assert links_up(network) == 1.0

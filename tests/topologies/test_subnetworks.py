@@ -8,15 +8,9 @@ from numpy.typing import NDArray
 from tests import failures
 from topologies.builders import build_network, sub_network
 from topologies.degrade import Degradation, SlowLinks, degrade
+from topologies.joined_specs import NetworkSpec
 from topologies.network import Network
-from topologies.specs import (
-    FatTreeSpec,
-    LevelSpec,
-    NetworkSpec,
-    RailSpec,
-    SpineLeafSpec,
-    TorusSpec,
-)
+from topologies.specs import FatTreeSpec, LevelSpec, RailSpec, SpineLeafSpec, TorusSpec
 
 SPINES = SpineLeafSpec(
     devices_per_node=4,

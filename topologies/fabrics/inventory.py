@@ -33,12 +33,13 @@ References
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from topologies.arrays import IntArray
+from topologies.fabrics.joined import JoinedRouting
 from topologies.network import Links, Network, Tier
 
 CUSTOM_SWITCHES = "switches"
@@ -121,6 +122,9 @@ def network_parts(network: Network) -> NetworkParts:
     Tiers that join nothing, of one child, are left out: they are drawn so that a
     network of one leaf or one unit can be of the same kind as larger ones.
     """
+    built = network.routing.built
+    if isinstance(built, JoinedRouting):
+        return _joined_parts(built)
     if network.routing.family == "custom":
         return _custom_parts(network.without_host())
     tiers = network.tiers()
@@ -147,12 +151,19 @@ def _num_children(tier: Tier) -> int:
     return tier.num_links // (tier.num_choices * tier.num_parallel)
 
 
-def _tree_parts(tiers: tuple[Tier, ...], inside: int) -> NetworkParts:
+def _tree_parts(
+    tiers: tuple[Tier, ...], inside: int, *, goes_on: bool = False
+) -> NetworkParts:
     """Return cables and switches of a tree with so many tiers inside nodes.
 
-    The first cables outside nodes start at NICs, whoever shares them.
+    The first cables outside nodes start at NICs, whoever shares them. The outermost
+    switch of a tree that ``goes_on`` has other links, and counts with a single child.
     """
-    used = [tier for tier in tiers if _num_children(tier) > tier.num_blocks]
+    used = [
+        tier
+        for tier in tiers
+        if _num_children(tier) > tier.num_blocks or (goes_on and tier is tiers[-1])
+    ]
     bundles: list[Bundles] = []
     ends: dict[str, list[tuple[int, int]]] = {tier.name: [] for tier in used}
     for k, tier in enumerate(tiers):
@@ -184,6 +195,66 @@ def _tree_parts(tiers: tuple[Tier, ...], inside: int) -> NetworkParts:
         if tier.name in ends
     )
     return NetworkParts(bundles=tuple(bundles), switches=switches)
+
+
+def _joined_parts(routing: JoinedRouting) -> NetworkParts:
+    """Return the parts of all copies, of their ways out, and of the graph.
+
+    A root is the outermost switch of its copy, or stands apart from it, as pods' do.
+    """
+    copy, graph, count = routing.copy, routing.graph, routing.num_copies
+    inner, rules = copy.inner, copy.inner.rules
+    outward = copy.tiers[len(inner.tiers()) :]
+    inside = rules.node_levels if rules else 0
+    parts = network_parts(inner)
+    if not outward:
+        parts = _tree_parts(inner.tiers(), inside, goes_on=True)
+    at_nodes = not outward and inside == len(inner.levels)
+    bundles = [replace(part, count=part.count * count) for part in parts.bundles]
+    bundles += [_bundles(tier, tier.num_links * count, 1) for tier in outward]
+    root = parts.switches[-1] if parts.switches and not outward else None
+    down = [*((len(bundles) - 1, tier.num_links) for tier in outward)]
+    first = len(bundles)
+    for tier in graph.tiers:
+        number = tier.num_links // tier.num_parallel
+        bundles.append(_bundles(tier, number, 2 if at_nodes else 0))
+    switches = [
+        replace(group, count=group.count * count)
+        for group in parts.switches
+        if group is not root
+    ]
+    names = [root.tier if root else outward[-1].name] * count
+    names += [name.rsplit(" ", 1)[0] for name in graph.names]
+    ends = np.zeros((graph.num_vertices, len(graph.tiers)), dtype=np.int64)
+    np.add.at(ends, (graph.links.source, graph.links.level), 1)
+    alike: Counter[tuple[str, bool, tuple[int, ...]]] = Counter(
+        (name, vertex < count, tuple(row))
+        for vertex, (name, row) in enumerate(zip(names, ends.tolist(), strict=True))
+    )
+    for (name, is_root, row), number in alike.items():
+        below = (*(root.ends if root else ()), *down) if is_root else ()
+        links = tuple((first + at, some) for at, some in enumerate(row) if some)
+        switches.append(
+            SwitchGroups(
+                tier=name,
+                inside_node=is_root and at_nodes,
+                count=number,
+                ends=(*below, *(() if at_nodes else links)),
+            )
+        )
+    return NetworkParts(bundles=tuple(bundles), switches=tuple(switches))
+
+
+def _bundles(tier: Tier, count: int, device_ends: int) -> Bundles:
+    """Return the cables of a tier outside of nodes."""
+    return Bundles(
+        tier=tier.name,
+        inside_node=False,
+        count=count,
+        bandwidth=tier.bandwidth,
+        cable_bandwidth=tier.link_bandwidth,
+        device_ends=device_ends,
+    )
 
 
 def _num_groups(tier: Tier) -> int:
@@ -370,7 +441,7 @@ def count_parts(
     stacks: dict[str, list[_Stack]] = {}
     for group, ports, at_least in zip(parts.switches, used, said, strict=True):
         each = at_least
-        if network.is_tree and not group.inside_node:
+        if (network.is_tree or network.kind == "pods") and not group.inside_node:
             each = max(at_least, -(-ports // radix))
         stack = _Stack(group.count * each, -(-ports // each))
         stacks.setdefault(group.tier, []).append(stack)
@@ -390,9 +461,11 @@ class _Stack(NamedTuple):
 
 
 def _nic_bandwidth(network: Network, parts: NetworkParts) -> float | None:
-    """Return the bandwidth of a tree's cables at NICs, None where links are cables."""
+    """Return the bandwidth of cables at NICs below switches, None without these."""
     fabric = [bundle for bundle in parts.bundles if not bundle.inside_node]
-    return fabric[0].cable_bandwidth if network.is_tree and fabric else None
+    joined = network.routing.family == "joined" and network.kind != "pods"
+    has_nics = network.is_tree or (joined and fabric and fabric[0].device_ends == 1)
+    return fabric[0].cable_bandwidth if has_nics and fabric else None
 
 
 def _cables_each(bundles: Bundles, port: float | None) -> int:
@@ -466,9 +539,8 @@ def links_up(network: Network) -> float:
 
 def bisection_rule(network: Network) -> str:
     """Say how `Network.bisection_bandwidth` finds the bisection of this network."""
-    if network.routing is not network.routing.built or network.routing.family == (
-        "custom"
-    ):
+    is_built = network.routing is network.routing.built
+    if not is_built or network.routing.family in {"custom", "joined"}:
         return "largest flow between the two halves of the device numbers"
     if network.routing.family == "torus":
         return "smallest cut by a plane"

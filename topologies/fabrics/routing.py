@@ -149,7 +149,52 @@ class PathTable(NamedTuple):
         return _ALL
 
 
-BuiltTable = TreeTable | TorusTable | PathTable
+SingleTable = TreeTable | TorusTable | PathTable
+"""A table of one network, not of copies that are joined."""
+
+_KINDS = {TreeTable: 0, TorusTable: 1, PathTable: 2}
+"""Kind of a table in the kernels, as of the families of rules."""
+
+
+class JoinedTable(NamedTuple):
+    """Copies of a network with a way out each, and a graph between the ways' ends."""
+
+    rows: Int32Array
+    """What the copy's own rule has of each of its devices, then the links of the
+    device's way out, and those of its way in, shape ``(M, ..)``."""
+
+    inner: SingleTable
+    """Table of one copy by itself."""
+
+    head: tuple[int, ...]
+    """What `estimators.collectives.walks` reads first."""
+
+    graph: IntArray
+    """Links by where they end: first ones, numbers, starts, weights; then distances, and
+    for each copy and part the vertex where Valiant's routes turn."""
+
+    longest: int
+    """Number of links of the longest route, or more."""
+
+    @property
+    def numbers(self) -> IntArray:
+        """Everything but the rows, in the order in which kernels read it."""
+        inner = self.inner.numbers
+        head = [_KINDS[type(self.inner)], len(inner), *self.head, *inner]
+        return np.concatenate([np.array(head, dtype=np.int64), self.graph])
+
+    @property
+    def tails(self) -> Int32Array:
+        """Vertex where each link of one copy starts, if its routes are walked back."""
+        return self.inner.tails
+
+    @property
+    def kept(self) -> BoolArray:
+        """Links that are still there; empty where none was removed."""
+        return _ALL
+
+
+BuiltTable = SingleTable | JoinedTable
 """A table of a network of which no link has been removed."""
 
 
@@ -172,7 +217,7 @@ class DetourTable(NamedTuple):
         return self.built.rows
 
     @property
-    def numbers(self) -> list[int]:
+    def numbers(self) -> list[int] | IntArray:
         """Numbers of the undisturbed network."""
         return self.built.numbers
 

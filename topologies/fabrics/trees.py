@@ -50,13 +50,8 @@ from topologies.network import (
     Routes,
     Tier,
 )
-from topologies.specs import (
-    MAX_CABLES,
-    MAX_SPINE_LINKS,
-    FatTreeSpec,
-    RailSpec,
-    SpineLeafSpec,
-)
+from topologies.records import MAX_CABLES, MAX_SPINE_LINKS
+from topologies.specs import FatTreeSpec, RailSpec, SpineLeafSpec
 
 
 def scramble(values: HashArray) -> HashArray:

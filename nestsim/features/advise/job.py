@@ -38,7 +38,7 @@ from planner.rivals.protocol import fits
 from planner.step.plan import Plan
 from planner.work import Progress
 from topologies.errors import InputError
-from topologies.specs import NetworkSpec
+from topologies.joined_specs import NetworkSpec
 
 MOST_PARTS = 10
 """Single changes whose combinations are tried."""

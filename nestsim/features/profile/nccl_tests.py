@@ -29,7 +29,7 @@ from estimators.operators.profile import OperatorTiming
 from estimators.user_files import LinkPoint, LinkSweep
 from topologies.errors import InputError
 from topologies.input_file import read_text
-from topologies.specs import MAX_DEVICES
+from topologies.records import MAX_DEVICES
 
 MAX_FILE = 10_000_000
 """Longest log that is read [byte]."""

@@ -24,8 +24,8 @@ from nestsim.scenario.stress import BackgroundSpec, ConditionSpec, StressSpec
 from topologies.builders import build_network
 from topologies.degrade import Degradation, SlowLinks, select_links
 from topologies.errors import InputError
+from topologies.joined_specs import NetworkSpec
 from topologies.network import Network, Tier
-from topologies.specs import NetworkSpec
 from topologies.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ def with_ratios(spec: NetworkSpec, ratios: Mapping[str, float]) -> NetworkSpec:
     known = built_ratios(build_network(spec)) if ratios else {}
     for level in ratios:
         _check_level(level, known)
-    for number, level in enumerate(known):
+    for level in known:
         if level in ratios:
-            spec = _with_ratio(spec, number, ratios[level])
+            spec = _with_ratio(spec, level, ratios[level])
     return spec
 
 
@@ -88,12 +88,14 @@ def _check_level(level: str, known: Mapping[str, float]) -> None:
     )
 
 
-def _with_ratio(spec: NetworkSpec, number: int, ratio: float) -> NetworkSpec:
+def _with_ratio(spec: NetworkSpec, level: str, ratio: float) -> NetworkSpec:
     if not 0 < ratio <= MOST_RATIO:
         raise InputError(
             "must be a positive ratio", got=ratio, expected=f"at most {MOST_RATIO:g}"
         )
-    return spec.with_oversubscription(build_network(spec).tiers(), number, ratio)
+    tiers = build_network(spec).tiers()
+    number = [tier.name for tier in tiers].index(level)
+    return spec.with_oversubscription(tiers, number, ratio)
 
 
 AS_BUILT = "as built"

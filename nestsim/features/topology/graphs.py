@@ -2,7 +2,7 @@
 
 import cmath
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from topologies.arrays import FloatArray, IntArray
+    from topologies.fabrics.joined import JoinedRouting
     from topologies.fabrics.tori import TorusRouting
     from topologies.network import Network
 
@@ -217,8 +218,16 @@ def draw_custom(axes: "Axes", network: "Network", wear: Wear) -> None:
 
 
 def _shown_vertices(network: "Network") -> list[int]:
-    """Return the first devices and all switches on the routes between them."""
+    """Return the first devices and all switches on the routes between them.
+
+    Of copies that a graph joins the first devices of each.
+    """
     devices = np.arange(min(network.num_devices, _MOST_ON_CIRCLE))
+    if network.routing.family == "joined":
+        routing = cast("JoinedRouting", network.routing.built)
+        number = max(1, min(routing.size, _MOST_ON_CIRCLE // routing.num_copies))
+        copies = np.arange(min(routing.num_copies, _MOST_ON_CIRCLE))[:, None]
+        devices = (copies * routing.size + np.arange(number)).ravel()
     sources, targets = (a.ravel() for a in np.meshgrid(devices, devices))
     used = np.unique(network.routes(sources, targets).links)
     between = np.unique(network.links.target[used])
@@ -260,7 +269,7 @@ def _draw_vertices(
     graph: "Axes", network: "Network", spots: dict[int, tuple[float, float]]
 ) -> None:
     style: dict[str, Any] = {"va": "center", "parse_math": False, "size": 10}
-    few = sum(v >= network.num_devices for v in spots) <= 12
+    few = sum(v >= network.num_devices for v in spots) <= 16
     for vertex, (x, y) in spots.items():
         name = network.vertex_names[vertex]
         name = name if len(name) <= 14 else name[:13] + "…"
@@ -276,17 +285,23 @@ def _draw_vertices(
 
 def _describe_custom(axes: "Axes", network: "Network", shown: list[int]) -> None:
     top = 0.93
-    for index, tier in enumerate(network.tiers()):
-        level = network.levels[index]
+    joined = network.routing.family == "joined"
+    counts = np.bincount(network.links.level, minlength=len(network.levels)) // 2
+    if not joined:
+        counts = np.array([tier.num_links for tier in network.tiers()])
+    for index, (level, count) in enumerate(
+        zip(network.levels, counts.tolist(), strict=True)
+    ):
+        links = f", {count:,} links" if count else ""
         text = (
             f"Level {index}: {format_bandwidth(level.bandwidth)}\n"
-            f"between two devices, {tier.num_links:,} links,\n"
+            f"between two devices{links},\n"
             f"{level.block_size:,} devices within reach,\n"
             f"at most {format_duration(level.latency)} away"
         )
         colour = level_colour(index)
         axes.text(0.74, top, text, transform=axes.transAxes, color=colour, **_NOTE)
-        top -= 0.15
+        top -= min(0.15, 0.8 / len(network.levels))
     if len(shown) < len(network.vertex_names):
         left_out = len(network.vertex_names) - len(shown)
         text = f"{left_out:,} devices and switches\nare not drawn."

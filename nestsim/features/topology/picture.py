@@ -34,9 +34,9 @@ def draw_topology(network: "Network", path: Path) -> None:
     """Draw the network into a file; large ones in part, with what is left out counted.
 
     Trees: tiers from the devices upwards. Tori and meshes: the grid, in perspective
-    if it has three dimensions. Custom networks: a circle of devices around the
-    switches. What is slow or gone is marked, but slow links of custom networks, which
-    stand among the levels.
+    if it has three dimensions. Custom networks, pods, and switches that are joined
+    among each other: a circle of devices around the switches. What is slow or gone is
+    marked, but slow links of custom networks, which stand among the levels.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -62,7 +62,7 @@ def draw_topology(network: "Network", path: Path) -> None:
                 draw_tree(axes, tree, wear, _spines(network), inside)
             case "torus":
                 draw_torus(axes, cast("TorusRouting", built), wear)
-            case "custom":
+            case "custom" | "joined":
                 draw_custom(axes, network, wear)
         if wear:
             figure.text(0.015, 0.908, NOTE, size=12, color="#c1121f", va="top")

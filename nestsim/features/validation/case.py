@@ -40,7 +40,8 @@ from planner.plans.spec import PlanSpec
 from planner.step.execution import Execution
 from topologies.accelerators import Accelerator, Host
 from topologies.errors import InputError
-from topologies.specs import FatTreeSpec, check_num_devices
+from topologies.records import check_num_devices
+from topologies.specs import FatTreeSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from nestsim.scenario.hardware.systems import level, server_network
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
 
 if TYPE_CHECKING:
-    from topologies.specs import Nic
+    from topologies.records import Nic
 
 _GBIT = 1e9 / 8
 """Gigabit per second [byte/s]."""

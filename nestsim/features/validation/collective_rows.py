@@ -37,7 +37,7 @@ from nestsim.features.validation.reading import (
     vocabulary,
 )
 from topologies.accelerators import load_accelerator
-from topologies.specs import check_num_devices
+from topologies.records import check_num_devices
 
 Method = Literal["tests", "torch", "kernel"]
 """Way in which a time was measured."""

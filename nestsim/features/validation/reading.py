@@ -19,7 +19,7 @@ from nestsim.features.validation.columns import LONGEST, Row, RowRefusedError
 from nestsim.features.validation.recipes import followed_recipe
 from planner.frameworks.framework import PRESETS, Preset
 from topologies.errors import readable
-from topologies.specs import Nic
+from topologies.records import Nic
 
 T = TypeVar("T")
 

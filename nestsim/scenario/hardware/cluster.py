@@ -18,12 +18,8 @@ from nestsim.scenario.hardware.accelerator import (
     distinct_groups,
 )
 from nestsim.scenario.hardware.described import InfraGraphTable, SlurmTable
+from nestsim.scenario.hardware.kinds import NetworkTable, built_record
 from nestsim.scenario.hardware.nccl_topo import NcclTopoTable
-from nestsim.scenario.hardware.network import (
-    CustomTable,
-    NetworkTable,
-    with_measured,
-)
 from nestsim.scenario.hardware.systems import systems
 from topologies.accelerators import (
     Accelerator,
@@ -33,6 +29,7 @@ from topologies.accelerators import (
 )
 from topologies.degrade import Degradation, SlowDevice, SlowFraction, SlowLinks
 from topologies.errors import InputError, located
+from topologies.joined_specs import NetworkSpec
 from topologies.settings import (
     MAX_COUNT,
     Bandwidth,
@@ -48,7 +45,7 @@ from topologies.settings import (
     SizeOrNothing,
     Text,
 )
-from topologies.specs import CustomSpec, DevicesSpec, NetworkSpec
+from topologies.specs import CustomSpec, DevicesSpec
 from topologies.units import format_size
 
 
@@ -380,9 +377,7 @@ class ClusterTable(Table):
         if isinstance(network, CustomSpec):
             return network
         with located("network"):
-            if isinstance(network, CustomTable):
-                return network.build(folder)
-            return with_measured(network, reached).build()
+            return built_record(network, folder, reached)
 
     def _devices(self) -> DevicesSpec:
         """Return the devices alone."""

@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field
 
 from nestsim.scenario.base import Table, input_file
+from nestsim.scenario.hardware.kinds import NetworkTable
 from nestsim.scenario.hardware.network import (
     FatTreeTable,
     LevelTable,
-    NetworkTable,
     NodesTable,
     Ratio,
     reached,

@@ -5,23 +5,23 @@ links name are made into efficiencies and latencies here, so that all below the 
 reads links alone.
 """
 
-from collections.abc import Mapping
 from itertools import accumulate, takewhile
 from operator import mul
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from estimators.collectives.transports import Scope, transports
 from nestsim.scenario.base import Table, input_file
 from topologies.errors import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO, InputError, located
+from topologies.joined_specs import MAX_SWITCHES, PodsSpec
 from topologies.settings import Bandwidth, Count, Latency, NameChoice, Seed, Text
 from topologies.specs import (
+    BasicSpec,
     CustomSpec,
     FatTreeSpec,
     LevelSpec,
-    NetworkSpec,
     RailSpec,
     SpineLeafSpec,
     TorusSpec,
@@ -47,8 +47,6 @@ TransportName = Annotated[str, NameChoice(tuple(transports()))]
 
 NodeTransportName = Annotated[str, NameChoice(_names("node"))]
 FabricTransportName = Annotated[str, NameChoice(_names("fabric"))]
-
-_T = TypeVar("_T", bound=Table)
 
 Shape = Annotated[list[Count], Field(min_length=1, max_length=3)]
 Wrap = Annotated[list[bool], Field(min_length=1, max_length=3)]
@@ -76,6 +74,46 @@ class LinkNames(NamedTuple):
 
     node: tuple[tuple[int, str], ...] = ()
     fabric: str = ""
+
+
+class PodsTable(Table):
+    """Equal pods, each the network above, joined by a data-centre network."""
+
+    count: Annotated[int, Field(ge=2, le=MAX_SWITCHES)] = Field(examples=[2])
+    """Pods of the cluster."""
+
+    nic_bandwidth: Bandwidth
+    """Bandwidth of one adapter to the data-centre network, per direction [byte/s]."""
+
+    nic_latency: Latency
+    """Latency from a device to the switch of its pod, over the adapter [s]."""
+
+    latency: Latency
+    """Latency of the link from a pod's switch to the core of the data centre [s]."""
+
+    devices_per_nic: Count = Field(1, examples=[4])
+    """Devices in a row that share an adapter, those of one host."""
+
+    oversubscription: Ratio = Field(1.0, examples=[2.0])
+    """Bandwidth of a pod's adapters together over that of its link to the core."""
+
+    nic_efficiency: Efficiency = 1.0
+    """Fraction of the bandwidth between pods that collectives reach."""
+
+    def build(self, pod: BasicSpec) -> PodsSpec:
+        """Return the record for the builder."""
+        values = self.model_dump(exclude={"count"})
+        return PodsSpec(pod=pod, num_pods=self.count, **values)
+
+
+class PodTable(Table):
+    """A network that may be one pod of several."""
+
+    kind: str
+    """Name of this kind of network."""
+
+    pods: PodsTable | None = None
+    """What joins several of these networks, each a pod; left out, there is one."""
 
 
 class LevelTable(Table):
@@ -129,7 +167,22 @@ class LevelTable(Table):
         )
 
 
-class SwitchesTable(Table):
+class SumsTable(Table):
+    """What a node's switches do."""
+
+    kind: str
+    """Name of this kind of network."""
+
+    nvls: bool = Field(False, examples=[True])
+    """Whether a node's switches add up all-reduces and multicast the sums (NVLink
+    SHARP): so NVSwitches do from Hopper on, those of H100, H200, B200 and GB200."""
+
+    nvls_efficiency: Efficiency | None = Field(None, examples=[0.7])
+    """Fraction of the bandwidth inside a node that sums in its switches reach. Left
+    out, that of the node's transport, or as much as all else."""
+
+
+class SwitchesTable(SumsTable):
     """What switches outside and inside of nodes do, of whatever network."""
 
     kind: str
@@ -146,17 +199,9 @@ class SwitchesTable(Table):
     """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
     goes up once and comes down once, in a time that does not grow with the nodes."""
 
-    nvls: bool = Field(False, examples=[True])
-    """Whether a node's switches add up all-reduces and multicast the sums (NVLink
-    SHARP): so NVSwitches do from Hopper on, those of H100, H200, B200 and GB200."""
 
-    nvls_efficiency: Efficiency | None = Field(None, examples=[0.7])
-    """Fraction of the bandwidth inside a node that sums in its switches reach. Left
-    out, that of the node's transport, or as much as all else."""
-
-
-class TransportsTable(Table):
-    """What collectives reach inside a node, and between nodes."""
+class NodeLinksTable(Table):
+    """What collectives reach inside a node."""
 
     kind: str
     """Name of this kind of network."""
@@ -168,14 +213,21 @@ class TransportsTable(Table):
     """Fraction of the bandwidth inside the node that collectives reach. Left out, that
     of the transport, or 1."""
 
-    nic_efficiency: Efficiency | None = Field(None, examples=[0.9])
-    """Fraction of the NICs' bandwidth that collectives reach. Left out, that of the
-    transport, or 1."""
-
     node_transport: NodeTransportName | None = Field(None, examples=["nvswitch-h100"])
     """Table of `estimators/transports.toml` that says what collective libraries reach
     inside a node: the efficiency where `node_efficiency` is left out, and the latency
     at least."""
+
+
+class TransportsTable(NodeLinksTable):
+    """What collectives reach inside a node, and between nodes."""
+
+    kind: str
+    """Name of this kind of network."""
+
+    nic_efficiency: Efficiency | None = Field(None, examples=[0.9])
+    """Fraction of the NICs' bandwidth that collectives reach. Left out, that of the
+    transport, or 1."""
 
     nic_transport: FabricTransportName | None = Field(None, examples=["efa"])
     """Table of `estimators/transports.toml` that says what collective libraries reach
@@ -199,7 +251,7 @@ class NodesTable(TransportsTable):
     """Latency of the link from a NIC to its switch [s]."""
 
 
-class SpinesTable(NodesTable, SwitchesTable):
+class SpinesTable(NodesTable, SwitchesTable, PodTable):
     """Nodes below leaf or rail switches below spines."""
 
     num_spines: Count = Field(1, examples=[2])
@@ -214,7 +266,7 @@ class SpinesTable(NodesTable, SwitchesTable):
     """Fraction of the bandwidth of links to spines that collectives reach."""
 
 
-class FatTreeTable(SwitchesTable):
+class FatTreeTable(SwitchesTable, PodTable):
     """A tree of switches."""
 
     kind: Literal["fat-tree"]
@@ -227,7 +279,7 @@ class FatTreeTable(SwitchesTable):
     """Whether the devices of a node share one link out of the node, or have one
     each."""
 
-    def build(self) -> NetworkSpec:
+    def build(self) -> BasicSpec:
         """Return the record for the builder."""
         levels = []
         for index, level in enumerate(self.levels):
@@ -241,7 +293,7 @@ class FatTreeTable(SwitchesTable):
             node_levels=max(1, self._node_levels()),
             sharp=self.sharp,
             nvls=self.nvls,
-            nvls_efficiency=_sums_efficiency(self, self.levels[0].transport),
+            nvls_efficiency=sums_efficiency(self, self.levels[0].transport),
         )
 
     def _node_levels(self) -> int:
@@ -281,9 +333,11 @@ class SpineLeafTable(SpinesTable):
     nic: Literal["device", "node"] = "device"
     """Whether every device has a NIC, or a node's devices share one."""
 
-    def build(self) -> NetworkSpec:
+    def build(self) -> BasicSpec:
         """Return the record for the builder."""
-        return SpineLeafSpec(**_with_transports(self))
+        values = with_transports(self)
+        values["nvls_efficiency"] = sums_efficiency(self, self.node_transport)
+        return SpineLeafSpec(**values)
 
 
 class RailTable(SpinesTable):
@@ -310,7 +364,7 @@ class RailTable(SpinesTable):
     """Whether nothing joins rails but the nodes: each rail has spines of its own, or
     none where one rail switch joins all nodes (`num_units = 1`)."""
 
-    def build(self) -> NetworkSpec:
+    def build(self) -> BasicSpec:
         """Return the record for the builder."""
         if self.spine_latency is None and (self.num_units > 1 or not self.rail_only):
             raise InputError(
@@ -319,27 +373,30 @@ class RailTable(SpinesTable):
                 expected='a latency, e.g. "1 us"',
                 hint="only rail-only networks of one unit have no spines",
             )
-        values = _with_transports(self)
+        values = with_transports(self)
+        values["nvls_efficiency"] = sums_efficiency(self, self.node_transport)
         values["spine_latency"] = self.spine_latency or 0.0
         return RailSpec(**values)
 
 
-def _with_transports(table: SpineLeafTable | RailTable) -> dict[str, Any]:
+def with_transports(table: NodeLinksTable) -> dict[str, Any]:
     """Return the values of a table, and what its transports say where it does not."""
-    values = table.model_dump(exclude={"kind", "node_transport", "nic_transport"})
-    for part, name in (("node", table.node_transport), ("nic", table.nic_transport)):
+    values = table.model_dump(
+        exclude={"kind", "pods", "node_transport", "nic_transport"}
+    )
+    links = [("node", table.node_transport)]
+    if isinstance(table, TransportsTable):
+        links.append(("nic", table.nic_transport))
+    for part, name in links:
         found = reached(name)
         latency, efficiency = f"{part}_latency", f"{part}_efficiency"
         values[latency] = max(values[latency], found.latency)
         if values[efficiency] is None:
             values[efficiency] = found.efficiency
-    values["nvls_efficiency"] = _sums_efficiency(table, table.node_transport)
     return values
 
 
-def _sums_efficiency(
-    table: FatTreeTable | SpineLeafTable | RailTable, transport: str | None
-) -> float | None:
+def sums_efficiency(table: SumsTable, transport: str | None) -> float | None:
     """Return what sums in a node's switches reach, as said or as its transport has it.
 
     Raises
@@ -360,7 +417,7 @@ def _sums_efficiency(
     return found
 
 
-class GridTable(Table):
+class GridTable(PodTable):
     """Devices in a line, a grid or a cube, each joined to its neighbours."""
 
     kind: Literal["torus", "mesh"]
@@ -383,7 +440,7 @@ class GridTable(Table):
     efficiency: Efficiency = 1.0
     """Fraction of a link's bandwidth that collectives reach."""
 
-    def build(self) -> NetworkSpec:
+    def build(self) -> BasicSpec:
         """Return the record for the builder."""
         joined = self.kind == "torus"
         wrap = [joined] * len(self.dimensions) if self.wrap is None else self.wrap
@@ -404,7 +461,7 @@ class GridTable(Table):
         )
 
 
-class CustomTable(Table):
+class CustomTable(PodTable):
     """A network listed link by link in a file."""
 
     kind: Literal["custom"]
@@ -413,7 +470,7 @@ class CustomTable(Table):
     path: Text = Field(examples=["links.toml"])
     """File with the devices, switches and links, relative to the scenario's folder."""
 
-    def build(self, folder: Path) -> NetworkSpec:
+    def build(self, folder: Path) -> BasicSpec:
         """Return the record for the builder.
 
         Parameters
@@ -423,61 +480,3 @@ class CustomTable(Table):
         """
         expected = "a TOML file of links, relative to the scenario's folder"
         return CustomSpec(path=input_file(folder, self.path, "path", expected))
-
-
-SwitchedTable = SpineLeafTable | RailTable
-BuiltTable = FatTreeTable | SwitchedTable | GridTable
-NetworkTable = BuiltTable | CustomTable
-
-
-def link_names(table: NetworkTable | CustomSpec | None) -> LinkNames:
-    """Return the transports that the links of a network name."""
-    if isinstance(table, FatTreeTable):
-        return table.link_names()
-    if not isinstance(table, SpineLeafTable | RailTable):
-        return LinkNames()
-    name = table.node_transport
-    node = ((table.devices_per_node, name),) if name else ()
-    return LinkNames(node, table.nic_transport or "")
-
-
-def with_measured(table: BuiltTable, reached: Mapping[Scope, float]) -> BuiltTable:
-    """Return a network whose links reach what was measured, where it states nothing.
-
-    The first level of a fat-tree, and all links of a torus or a mesh, are links inside
-    a node.
-    """
-    node, fabric = reached.get("node"), reached.get("fabric")
-    if isinstance(table, FatTreeTable):
-        inner, *outer = table.levels
-        levels = [
-            _stating(inner, {"efficiency": node}),
-            *(_stating(level, {"efficiency": fabric}) for level in outer),
-        ]
-        return table.model_copy(update={"levels": levels})
-    if isinstance(table, GridTable):
-        return _stating(table, {"efficiency": node})
-    return _stating(
-        table,
-        {
-            "node_efficiency": node,
-            "nic_efficiency": fabric,
-            "spine_efficiency": fabric,
-        },
-    )
-
-
-def _stating(table: _T, measured: Mapping[str, float | None]) -> _T:
-    """Return a table with efficiencies that it leaves out, if they were measured.
-
-    One that names a transport has said what its links reach.
-    """
-    said = table.model_fields_set
-    missing = {
-        name: value
-        for name, value in measured.items()
-        if value is not None
-        and name not in said
-        and name.replace("efficiency", "transport") not in said
-    }
-    return table.model_copy(update=missing)

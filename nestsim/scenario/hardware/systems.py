@@ -24,8 +24,8 @@ from estimators.collectives.transports import Transport, find_transport
 from nestsim.scenario.errors import checked, nearest
 from topologies.accelerators import load_accelerator
 from topologies.errors import InputError, located
+from topologies.records import Nic
 from topologies.settings import Bandwidth, Count, Spec, Text
-from topologies.specs import Nic
 
 NODE_LATENCY = 0.5e-6
 """Latency of a link inside a node; an assumption of the usual order [s]."""

@@ -1,6 +1,7 @@
 """Random training steps on trees and tori, aligned and not, with and without faults."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from nestsim.simulator.work import (
 from planner.step.instructions import BACKWARD, FORWARD
 from tests.nestsim.simulator.cases import pipeline
 from topologies.builders import build_network
+from topologies.joined_specs import DragonflySpec, HyperXSpec, PodsSpec
 from topologies.specs import FatTreeSpec, LevelSpec, SpineLeafSpec, TorusSpec
 
 
@@ -40,9 +42,52 @@ def spine_leaf(num_leaves, **changes):
     )
 
 
+SWITCH = FatTreeSpec(
+    levels=(
+        LevelSpec(name="node", fan_out=2, latency=1e-6, bandwidth=50e9),
+        LevelSpec(name="switch", fan_out=1, latency=1e-6, bandwidth=10e9),
+    ),
+    nic="device",
+)
+
+DRAGONFLY = DragonflySpec(
+    below=SWITCH,
+    switches_per_group=2,
+    num_groups=4,
+    global_links=2,
+    local_bandwidth=10e9,
+    local_latency=1e-6,
+    global_bandwidth=5e9,
+    global_latency=2e-6,
+)
+
+JOINED = {
+    "pods": PodsSpec(
+        pod=TorusSpec(
+            dimensions=(2, 4), wrap=(True, True), bandwidth=10e9, latency=1e-6
+        ),
+        num_pods=3,
+        nic_bandwidth=5e9,
+        nic_latency=2e-6,
+        latency=5e-6,
+        devices_per_nic=4,
+        oversubscription=2.0,
+    ),
+    "dragonfly": DRAGONFLY,
+    "valiant": replace(DRAGONFLY, routing="valiant"),
+    "dragonfly+": replace(DRAGONFLY, spines_per_group=2, global_links=3),
+    "hyperx": HyperXSpec(
+        below=SWITCH, dimensions=(2, 4), bandwidths=(10e9, 5e9), latency=1e-6
+    ),
+}
+
+
 @st.composite
 def networks(draw):
-    kind = draw(st.sampled_from(["fat-tree", "spine-leaf", "ecmp", "torus", "mesh"]))
+    kinds = ["fat-tree", "spine-leaf", "ecmp", "torus", "mesh", *JOINED]
+    kind = draw(st.sampled_from(kinds))
+    if kind in JOINED:
+        return build_network(JOINED[kind])
     if kind == "fat-tree":
         levels = tuple(
             LevelSpec(name=name, fan_out=fan_out, latency=1e-6, bandwidth=bandwidth)

@@ -321,7 +321,14 @@ def test_the_shipped_networks_join_the_devices_of_the_main_scenario() -> None:
         for file in files
     }
     assert ports == {
+        "dragonfly": 256,
+        "dragonfly+": 256,
         "fat-tree": 256,
+        "hyperx 2x4": 256,
+        "multi-plane": 256,
+        "ring of nodes": 64,
+        # Ports of NICs and leaves; of second NICs, two pods and a core.
+        "two sites": 64 + 64 + 8 + 12 + 4,
         "rail": 256,
         "spine-leaf 2:1": 192,
         "torus 8x8": 256,

@@ -93,6 +93,14 @@ def test_no_bound_exceeds_the_replay(preset):
     assert checked >= 10
 
 
+def test_no_bound_exceeds_the_replay_where_a_graph_joins_copies_of_a_network():
+    checked = sum(
+        check_world(random_world(seed, joined=True), seed, configurations=4, plans=3)
+        for seed in range(16)
+    )
+    assert checked >= 50
+
+
 def test_no_bound_of_paired_passes_exceeds_the_replay():
     checked = 0
     for seed in range(60):

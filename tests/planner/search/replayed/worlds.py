@@ -36,6 +36,7 @@ from topologies.accelerators import load_accelerator
 from topologies.arrays import FloatArray
 from topologies.builders import build_network
 from topologies.degrade import Degradation, SlowDevice, SlowLinks, degrade, slowdowns
+from topologies.joined_specs import DragonflySpec, HyperXSpec, PodsSpec
 from topologies.network import Network
 from topologies.specs import (
     CustomSpec,
@@ -152,11 +153,15 @@ RUNTIMES = sorted(set(FRAMEWORKS) - {"nemo", "llm-foundry"})
 
 
 def random_world(
-    seed: int, *, preset: str | None = None, most_devices: int = 16
+    seed: int,
+    *,
+    preset: str | None = None,
+    most_devices: int = 16,
+    joined: bool = False,
 ) -> World:
     """Draw a job; the same one for the same seed."""
     rng = random.Random(seed)
-    network = random_network(rng, most_devices)
+    network = random_network(rng, most_devices, joined=joined)
     wear = random_wear(rng, network)
     preset = preset or rng.choice(RUNTIMES)
     settings = ReplaySettings(granularity=rng.choice(("stage", "stage", "layer")))
@@ -230,8 +235,10 @@ def random_workload(rng: random.Random, preset: str) -> Workload:
     )
 
 
-def random_network(rng: random.Random, most_devices: int = 16) -> Network:
-    """Draw a network of any kind."""
+def random_network(
+    rng: random.Random, most_devices: int = 16, *, joined: bool = False
+) -> Network:
+    """Draw a network of any kind, or of copies that a graph joins."""
     kinds = {
         "fat-tree": _fat_tree,
         "shared": _fat_tree,
@@ -240,6 +247,8 @@ def random_network(rng: random.Random, most_devices: int = 16) -> Network:
         "torus": _torus,
         "custom": _custom,
     }
+    if joined:
+        kinds = {"pods": _pods, "dragonfly": _dragonfly, "hyperx": _hyperx}
     kind = rng.choice(sorted(kinds))
     while True:
         network = kinds[kind](rng)
@@ -344,3 +353,68 @@ def _custom(rng: random.Random) -> Network:
         path = Path(folder) / "links.toml"
         path.write_text(text)
         return build_network(CustomSpec(path=path))
+
+
+def _pods(rng: random.Random) -> Network:
+    sides = rng.choice(((4,), (2, 2), (2, 4)))
+    pod = TorusSpec(
+        dimensions=sides,
+        wrap=(True,) * len(sides),
+        bandwidth=_bandwidth(rng),
+        latency=_latency(rng),
+    )
+    return build_network(
+        PodsSpec(
+            pod=pod,
+            num_pods=rng.choice((2, 2, 4)),
+            nic_bandwidth=_bandwidth(rng),
+            nic_latency=_latency(rng),
+            latency=_latency(rng),
+            devices_per_nic=rng.choice((1, 2, 4)),
+            oversubscription=rng.choice((1.0, 4.0)),
+        )
+    )
+
+
+def _below(rng: random.Random) -> FatTreeSpec:
+    levels = tuple(
+        LevelSpec(
+            name=name,
+            fan_out=rng.choice((1, 2)),
+            bandwidth=_bandwidth(rng),
+            latency=_latency(rng),
+        )
+        for name in ("node", "switch")
+    )
+    return FatTreeSpec(levels=levels, nic=rng.choice(("node", "device")))
+
+
+def _dragonfly(rng: random.Random) -> Network:
+    return build_network(
+        DragonflySpec(
+            below=_below(rng),
+            switches_per_group=2,
+            num_groups=rng.choice((2, 3, 4)),
+            global_links=2,
+            spines_per_group=rng.choice((0, 2)),
+            local_bandwidth=_bandwidth(rng),
+            local_latency=_latency(rng),
+            global_bandwidth=_bandwidth(rng),
+            global_latency=_latency(rng),
+            routing=rng.choice(("minimal", "minimal", "valiant")),
+            trunk=rng.choice(("ideal", "ecmp")),
+        )
+    )
+
+
+def _hyperx(rng: random.Random) -> Network:
+    sides = rng.choice(((4,), (2, 2), (2, 4)))
+    return build_network(
+        HyperXSpec(
+            below=_below(rng),
+            dimensions=sides,
+            bandwidths=tuple(_bandwidth(rng) for _ in sides),
+            latency=_latency(rng),
+            rings=rng.random() < 0.3,
+        )
+    )
