@@ -170,8 +170,8 @@ class JoinedTable(NamedTuple):
     """What `estimators.collectives.walks` reads first."""
 
     graph: IntArray
-    """Links by where they end: first ones, numbers, starts, weights; then distances, and
-    for each copy and part the vertex where Valiant's routes turn."""
+    """Links by where they end: first ones, numbers, starts, weights; then distances,
+    and for each copy and part the vertex where Valiant's routes turn."""
 
     longest: int
     """Number of links of the longest route, or more."""
