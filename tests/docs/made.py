@@ -100,7 +100,7 @@ def types_read() -> str:
         missing.setdefault(operator, []).append(f"`{name}`")
     rows = [[operator, ", ".join(names)] for operator, names in missing.items()]
     names = ", ".join(f"`{name}`" for name in sorted(model_types()))
-    table = markdown_table(["not read, as they have", "types"], rows)
+    table = markdown_table(["no table, as they have", "types"], rows)
     return f"Read: {names}.\n\n{table}"
 
 

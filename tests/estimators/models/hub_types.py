@@ -136,6 +136,9 @@ class Counted(NamedTuple):
     flops: int
     """FLOPs of one forward pass of one sequence."""
 
+    blocks: tuple[int, ...]
+    """Parameters of each block."""
+
 
 class Outcome(NamedTuple):
     """What becomes of a type."""
@@ -168,7 +171,7 @@ def hub_config(model_type: str, given: Mapping[str, Any]) -> Any:
 def _few_layers(model_type: str, values: Mapping[str, Any]) -> Any:
     make = transformers.AutoConfig.for_model
     with contextlib.suppress(TypeError, ValueError, StrictDataclassError):
-        return make(model_type, num_hidden_layers=LAYERS, **values)
+        return make(model_type, **{"num_hidden_layers": LAYERS, **values})
     return make(model_type, **values)
 
 
@@ -189,7 +192,7 @@ def hub_model(model_type: str, config: Any) -> Any:
 
 def hub_counts(model: nn.Module) -> Counted:
     """Return what transformers' model has."""
-    trained = (p.numel() for p in model.parameters() if p.requires_grad)
+    trained, blocks = _trained(model), _blocks(model)
     tokens = torch.zeros(1, LENGTH, dtype=torch.long, device="meta")
     square = torch.zeros(1, 1, LENGTH, LENGTH, device="meta")
     for mask in (torch.ones_like(tokens), square):
@@ -199,8 +202,19 @@ def hub_counts(model: nn.Module) -> Counted:
                 model(tokens, attention_mask=mask, use_cache=False)
         except (RuntimeError, NotImplementedError):  # what depends on values
             continue
-        return Counted(sum(trained), counter.get_total_flops() - _apart(model, counter))
-    return Counted(sum(trained), _flops_with_values(model))
+        flops = counter.get_total_flops() - _apart(model, counter)
+        return Counted(trained, flops, blocks)
+    return Counted(trained, _flops_with_values(model), blocks)
+
+
+def _trained(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def _blocks(model: nn.Module) -> tuple[int, ...]:
+    """Return the parameters of each member of the longest list that has the most."""
+    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
+    return tuple(_trained(block) for block in max(lists, key=_trained, default=()))
 
 
 def _flops_with_values(model: nn.Module) -> int:
@@ -252,7 +266,23 @@ def graph_counts(graph: LayerGraph) -> Counted:
         )
         for layer in graph.layers
     ]
-    return Counted(graph.num_parameters, sum(by_kind[kind] for kind in graph.kinds))
+    sizes = [sum(p.elements for p in layer.parameters) for layer in graph.layers]
+    blocks = tuple(
+        sizes[kind]
+        for name, kind in zip(graph.names, graph.kinds, strict=True)
+        if name.startswith("block ")
+    )
+    flops = sum(by_kind[kind] for kind in graph.kinds)
+    return Counted(graph.num_parameters, flops, blocks)
+
+
+def _as_layers(counted: Counted, num_layers: int) -> Counted:
+    """Return a hybrid's mixers with the feed-forward layers behind them."""
+    blocks = counted.blocks
+    if len(blocks) == 2 * num_layers:
+        pairs = zip(blocks[::2], blocks[1::2], strict=True)
+        return counted._replace(blocks=tuple(map(sum, pairs)))
+    return counted
 
 
 def read_back(
@@ -289,11 +319,13 @@ def outcome(folder: Path, model_type: str, given: Mapping[str, Any]) -> Outcome:
     except InputError as error:
         return Outcome(model_type, "refused", f"{error.where}: {error.problem}")
     theirs = hub_counts(model)
+    ours = _as_layers(ours, len(theirs.blocks))
     return Outcome(
         model_type,
         "exact" if ours == theirs else "differs",
         f"{ours.parameters:,} parameters of {theirs.parameters:,}, "
-        f"{ours.flops:,} FLOPs of {theirs.flops:,}",
+        f"{ours.flops:,} FLOPs of {theirs.flops:,}; "
+        + ("blocks alike" if ours.blocks == theirs.blocks else "blocks differ"),
     )
 
 

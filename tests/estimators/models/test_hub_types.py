@@ -1,7 +1,7 @@
 """Each type of causal language model of transformers is read exactly, or refused.
 
-A type that is read has as many parameters and FLOPs as transformers' module, to the
-unit. Of any other the reader says what it has that no model here has.
+A type that is read has as many parameters in each block, and FLOPs, as transformers'
+module, to the unit. Of any other the reader says what it has that no model here has.
 """
 
 import json
@@ -192,6 +192,31 @@ def test_a_language_model_in_a_file_of_several_is_read_as_its_type(
     with pytest.raises(InputError) as caught:
         load_huggingface(file)
     assert missing_operator("kimi_k3") in caught.value.hint
+
+
+WINDOWED = (
+    *("afmoe", "cohere2", "cohere2_moe", "cwm", "exaone4", "exaone_moe", "gemma2"),
+    *("gemma3_text", "gpt_oss", "granite_swa", "granitemoe_swa", "ministral"),
+    *("olmo3", "vaultgemma"),
+)
+LISTED = ("flint", "kolibri1")
+"""Types with windows whose files must say which blocks have one."""
+
+
+@failures.over("model_type", (*WINDOWED, *LISTED))
+def test_windows_are_in_the_blocks_where_transformers_has_them(
+    tmp_path: Path, model_type: str
+) -> None:
+    """Whether or not the file lists them: what is left out is as in transformers."""
+    config = hub_types.hub_config(model_type, {"num_hidden_layers": 12})
+    expected = [kind == "sliding_attention" for kind in config.layer_types]
+    assert any(expected)
+    values = config.to_dict()
+    unlisted = {key: values[key] for key in values if key != "layer_types"}
+    for file in (values,) if model_type in LISTED else (values, unlisted):
+        spec = hub_types.read_back(tmp_path, model_type, file)
+        assert [kind.startswith("window") for kind in spec.block_pattern] == expected
+        assert spec.window_size == config.sliding_window
 
 
 def test_blocks_without_positions_are_those_without_windows(tmp_path: Path) -> None:
