@@ -6,7 +6,8 @@ degrees, ``e`` bytes of an element, ``sp`` sequence parallelism on or off.
 
 Backward passes. A product costs two of its size, one for each gradient. Fused
 attention costs 2.5 times its forward pass, since it computes the scores again [2]_,
-and 2.6 times with queries of 192 and values of 128 channels.
+and 2.6 times with queries of 192 and values of 128 channels. Recurrences have what
+their kernels do (`estimators.tracing.recurrences`).
 Any other operator reads what was saved and the gradients of its results, and writes
 the gradients of its inputs; residual sums pass their gradient on, and add up where it
 comes back from the branch.
@@ -51,6 +52,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from estimators.layers.adapters import NF4_BYTES
+from estimators.layers.mixer_work import index_scores_work, recurrence_work
 from estimators.layers.saved_activations import (
     EVERYTHING,
     Keeping,
@@ -70,7 +72,13 @@ from estimators.layers.shares import (
     layer_collectives,
 )
 from estimators.layers.work import Degrees, LayerWork, OperatorWork
-from estimators.tracing.graph import LayerGraph, TracedLayer, TracedOperator
+from estimators.tracing.graph import (
+    INDEX_SCORES,
+    LayerGraph,
+    TracedLayer,
+    TracedOperator,
+)
+from estimators.tracing.recurrences import RECURRENCES
 
 _EXTRA_BYTES = {"mask": 1, "fp32": 4}
 
@@ -248,6 +256,12 @@ def _operator(
         return _product(device, operator)
     if operator.operation == "attention":
         return _attention(device, operator, causal=causal and not operator.sees_all)
+    if operator.operation in RECURRENCES:
+        return recurrence_work(operator, device.degrees, device.element_bytes)
+    if operator.operation == INDEX_SCORES:
+        rows = device.shares.tensors["whole"].of(operator.dims[0])
+        moved = device.total(operator.inputs), device.total(operator.outputs)
+        return index_scores_work(operator, rows, *moved)
     if operator.operation == "dequantize":
         forward = backward = _dequantised(device, operator, NF4_BYTES)
     else:
@@ -340,9 +354,9 @@ def _attention(
 
 def _variant(operator: TracedOperator, has_narrow_values: bool) -> str:
     """Return which fused attention it is."""
-    if operator.window:
-        return "window"
-    return "latent" if has_narrow_values else "all"
+    if has_narrow_values:
+        return "latent"
+    return "window" if operator.window else "all"
 
 
 def _copied_groups(device: _Device, operator: TracedOperator) -> float:

@@ -25,13 +25,17 @@ its own part, which is then gathered over the tensor group, and results are
 reduce-scattered before they travel back. Where experts are split over ``etp`` < ``tp``
 ranks, those gather and reduce instead of the tensor group [5]_.
 
+An indexer is whole on every tensor rank: with sp its projections gather what they read,
+for the forward pass alone, as nothing is handed back [10]_.
+
 Context group. On a ring [4]_ keys and values go round in cp - 1 hops; backward they do
 so again, and so do their gradients. Gathered [6]_, they are whole on every rank for as
 long as attention works, backward once more, and their gradients are reduce-scattered.
 Ulysses [7]_ exchanges tokens for heads: an all-to-all of queries, keys and values each
 before attention and one of the context behind it, and one for each of their gradients;
 query groups that are fewer than the ranks are copied first. Of two levels the inner
-one exchanges, the outer one is a ring [8]_.
+one exchanges, the outer one is a ring [8]_. Linear attention exchanges what its
+product made, and back what the next product reads [10]_.
 
 References
 ----------
@@ -50,6 +54,8 @@ References
    ``ParallelLinearAdapter``: a first factor that is column-parallel with its output
    gathered, or row-parallel, and a second one that is column-parallel, gathered beside
    a row-parallel layer.
+.. [10] Megatron Core at d98e8a64, ``core/ssm/gated_delta_net``: ``a2a_cp_to_hp`` and
+   ``a2a_hp_to_cp``.
 """
 
 import math
@@ -61,7 +67,13 @@ from typing import NamedTuple
 
 from estimators.layers.work import CollectiveWork, Degrees
 from estimators.models.spec import TransformerSpec
-from estimators.tracing.graph import LayerGraph, TracedLayer, TracedOperator
+from estimators.tracing.graph import (
+    INDEX_SCORES,
+    LayerGraph,
+    TracedLayer,
+    TracedOperator,
+)
+from estimators.tracing.recurrences import RECURRENCES
 
 _VOCAB_MULTIPLE = 128
 
@@ -202,6 +214,8 @@ def _product_shares(
         "adapter row in": ProductShare(rows, all_of, split, all_of),
         "adapter row out": ProductShare(rows, split, all_of, all_of),
         "heads": ProductShare(ExactShare(1, cp), all_of, all_of, ExactShare(b, tp)),
+        "per head": ProductShare(rows, all_of, all_of, split),
+        "copied": ProductShare(rows, all_of, all_of, all_of),
         "expert column": ProductShare(
             rows_per_expert, expert_split, all_of, local_experts
         ),
@@ -229,6 +243,7 @@ def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     names = ["num_attention_heads", *_inner_widths(spec)]
     names += ["moe_shared_expert_intermediate_size"]
     names += ["mamba_num_groups"] * spec.has_mamba
+    names += ["linear_num_key_heads"] * spec.has_delta_nets
     for name in names:
         if getattr(spec, name) % tp:
             return (
@@ -255,11 +270,8 @@ def _inner_widths(spec: TransformerSpec) -> tuple[str, ...]:
 
 def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     tp, cp = degrees.tp, degrees.cp
-    if cp > 1 and spec.has_mamba:
-        return (
-            f"context_parallel_size {cp}, but the scan of Mamba-2 layers goes through "
-            "whole sequences"
-        )
+    if cp > 1 and (problem := _state_problem(spec, degrees)):
+        return problem
     if cp > 1 and spec.has_decoder:
         return (
             f"context_parallel_size {cp}, but relative positions and attention to an "
@@ -288,6 +300,36 @@ def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
                 f"{tp} ask for"
             )
     return _exchange_problem(spec, degrees)
+
+
+def _state_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
+    """Say why ranks cannot share sequences of heads that hold a state, or None."""
+    tp, cp, grouping = degrees.tp, degrees.cp, degrees.grouping
+    if spec.has_mamba:
+        return (
+            f"context_parallel_size {cp}, but the scan of Mamba-2 layers goes through "
+            "whole sequences"
+        )
+    if spec.dsa_indexer_topk and grouping.cp_comm_type != "all_gather":
+        return (
+            f"context_parallel_size {cp}, but an indexer needs the keys of all tokens, "
+            f'which cp_comm_type "{grouping.cp_comm_type}" has not: "all_gather"'
+        )
+    if not spec.has_recurrences:
+        return None
+    if grouping.cp_comm_type == "a2a+p2p":
+        return (
+            f"context_parallel_size {cp}, but linear attention exchanges heads among "
+            f'all ranks, not among the {grouping.a2a} of cp_comm_type "a2a+p2p"'
+        )
+    lightning = "lightning" in spec.mixers
+    name = "num_attention_heads" if lightning else "linear_num_key_heads"
+    if getattr(spec, name) % (tp * cp):
+        return (
+            f"tensor_model_parallel_size {tp} times context_parallel_size {cp} does "
+            f"not divide {name} {getattr(spec, name)}"
+        )
+    return None
 
 
 def _exchange_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
@@ -429,8 +471,39 @@ def _of_operator(
         )
         size = case.size(copies[0], "sequence")
         yield CollectiveWork("all_to_all", "expert", 1, size, 1, size)
-    if case.degrees.cp > 1 and operator.operation == "attention":
+    if case.degrees.cp > 1 and operator.operation in {"attention", INDEX_SCORES}:
         yield from _context_group(case, operator)
+    if case.degrees.cp > 1 and operator.operation in RECURRENCES:
+        size = sum(map(case.size, _exchanged_tensors(case.layer, operator)))
+        yield _exchange(case.degrees, size)
+
+
+def _exchange(degrees: Degrees, size: float) -> CollectiveWork:
+    """Exchange heads of linear attention for tokens, and back.
+
+    Where attention exchanges no heads the exchange is priced as what attention's groups
+    do, of as many bytes: a gather, or the hops of a ring. It takes as long as that
+    among ranks that all links reach alike.
+    """
+    cp, kind = degrees.cp, degrees.grouping.cp_comm_type
+    if kind == "p2p":
+        hops, sent = 2 * (cp - 1), size * (cp - 1) / cp
+        return CollectiveWork("send_recv", "context", hops, sent, hops, sent)
+    operation = "all_gather" if kind == "all_gather" else "all_to_all"
+    return CollectiveWork(operation, "context", 2, size, 2, size)
+
+
+_MIXER = "self_attention."
+
+
+def _exchanged_tensors(layer: TracedLayer, operator: TracedOperator) -> list[int]:
+    """Return what column-parallel products made for it, and what is projected back."""
+    prefix = operator.name.partition(_MIXER)[0] + _MIXER
+    mixer = [op for op in layer.operators if op.name.startswith(prefix)]
+    made = [number for op in mixer if op.sharding == "column" for number in op.outputs]
+    return made + [
+        number for op in mixer if op.sharding == "row" for number in op.inputs
+    ]
 
 
 def _context_group(
@@ -464,11 +537,8 @@ def _tensor_group(
     case: _ShareCase, operator: TracedOperator
 ) -> Iterator[CollectiveWork]:
     sp = case.degrees.sequence_parallel
-    if operator.sharding in _COLUMN:
-        size = case.size(operator.inputs[0], "whole")
-        if sp:
-            yield CollectiveWork("all_gather", "tensor", 1, size, 1, size)
-        yield _enter(size, sp=sp)
+    if operator.sharding in {*_COLUMN, "copied"}:
+        yield from _gathering(case, operator)
     elif operator.sharding == "row":
         yield from _leave(case.size(operator.outputs[0], "whole"), sp=sp)
     elif operator.operation == "dispatch":
@@ -483,6 +553,17 @@ def _tensor_group(
         yield from _leave(case.size(number, "whole"), sp=sp)
     elif operator.operation == "cross entropy":
         yield from _loss(case, operator)
+
+
+def _gathering(case: _ShareCase, operator: TracedOperator) -> Iterator[CollectiveWork]:
+    """Bring whole rows to a product, and add up their gradients if it has any."""
+    sp, passes_back = case.degrees.sequence_parallel, operator.sharding in _COLUMN
+    size = case.size(operator.inputs[0], "whole")
+    if sp:
+        back = (1, size) if passes_back else (0, 0.0)
+        yield CollectiveWork("all_gather", "tensor", 1, size, *back)
+    if passes_back:
+        yield _enter(size, sp=sp)
 
 
 def _adapter(case: _ShareCase, factor: TracedOperator) -> Iterator[CollectiveWork]:

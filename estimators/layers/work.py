@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimators.grouping import PLAIN_GROUPING, Grouping
-from estimators.tracing.graph import LayerGraph, TracedOperator
+from estimators.tracing.graph import INDEX_SCORES, LayerGraph, TracedOperator
 from topologies.arrays import FloatArray, IntArray
 
 
@@ -99,23 +99,25 @@ class OperatorWork(NamedTuple):
 
     kind: str
     """``"matmul"`` (dense matrix products), ``"attention"`` (a fused attention
-    kernel) or ``"memory"`` (everything bound by memory traffic)."""
+    kernel), ``"recurrence"`` (the kernels of a linear recurrence) or ``"memory"``
+    (everything bound by memory traffic)."""
 
     m: float
     """Rows of the product on this device; queries of fused attention that its keys pass
-    by; 0 for what is bound by memory."""
+    by; tokens of a sequence of a recurrence; 0 for what is bound by memory."""
 
     n: float
     """Columns of the product on this device; keys that a query of fused attention sees
-    in one kernel, causal masks not subtracted; 0 for what is bound by memory."""
+    in one kernel, causal masks not subtracted; width of a value of a recurrence; 0 for
+    what is bound by memory."""
 
     k: float
-    """Inner dimension on this device; head size of fused attention; 0 for what is bound
-    by memory."""
+    """Inner dimension on this device; head size of fused attention; width of a key of a
+    recurrence; 0 for what is bound by memory."""
 
     batch: float
     """Independent products of that shape, e.g. heads or experts; heads of all sequences
-    of fused attention; 0 for what is bound by memory."""
+    of fused attention or of a recurrence; 0 for what is bound by memory."""
 
     forward_flops: float
     """2 m n k batch for a matmul [FLOP]."""
@@ -444,4 +446,5 @@ def model_flops_per_sequence(graph: LayerGraph, *, counts_masked: bool = True) -
 def _is_masked(operator: TracedOperator) -> bool:
     """Tell whether it multiplies queries with keys, or scores with values, causally."""
     core = operator.core and operator.operation == "matmul"
-    return (operator.operation == "attention" or core) and not operator.sees_all
+    fused = operator.operation in {"attention", INDEX_SCORES}
+    return (fused or core) and not operator.sees_all

@@ -23,7 +23,7 @@ from estimators.layers.work import Degrees, OperatorWork
 from estimators.models import attention, layers
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
-from estimators.tracing.rules import record_layer
+from estimators.tracing.recorder import record_layer
 
 DROPOUT = 0.1
 """Probability at which dropout is measured; its time does not depend on it."""

@@ -322,6 +322,85 @@ def falcon(config: ConfigFile, _: Words) -> Words:
     }
 
 
+def linear_layers(
+    config: ConfigFile,
+    words: Words,
+    *,
+    mixer: str,
+    first: int = 1,
+    every: int = 4,
+    linear: str = "linear_attention",
+) -> Words:
+    """Return blocks with linear attention among those with attention.
+
+    Parameters
+    ----------
+    config
+        The file, whose ``layer_types`` say which blocks are which, if it has them.
+    words
+        The model.
+    mixer
+        What linear attention is, a key of `estimators.models.families.MIXERS`.
+    first, every
+        Number, from 0, that all others are counted from, and every which block has
+        attention where the file does not say so or has a ``full_attention_interval``.
+    linear
+        What ``layer_types`` calls linear attention.
+    """
+    kinds = _kinds_of_blocks(
+        config, "layer_types", (linear, _FULL), words["num_layers"]
+    )
+    step = config.value(int, "full_attention_interval", every)
+    marks = [
+        int(kinds[index] == linear if kinds else (index + first) % step > 0)
+        for index in range(words["num_layers"])
+    ]
+    if not any(marks):
+        return {}
+    return {"linear_attention_freq": marks, "linear_attention": mixer}
+
+
+def kimi_layers(config: ConfigFile, words: Words) -> Words:
+    """Return blocks with Kimi Delta Attention, by numbers from 1 or by kinds."""
+    mixer = "kimi_delta"
+    full = frozenset(config.marks("linear_attn_config.full_attn_layers"))
+    if not full:
+        return linear_layers(config, words, mixer=mixer)
+    marks = [int(number + 1 not in full) for number in range(words["num_layers"])]
+    return {"linear_attention_freq": marks, "linear_attention": mixer}
+
+
+def kimi_groups(config: ConfigFile, words: Words) -> Words:
+    """Return groups of experts, under the key that Kimi Linear has for them."""
+    groups = config.value(int, "num_expert_group", 0, may_be_zero=True)
+    if groups <= 1:
+        return expert_groups(config, words, groups=1, topk=1)
+    topk = config.value(int, "topk_group", 1)
+    return {"moe_router_num_groups": groups, "moe_router_group_topk": topk}
+
+
+def indexed_layers(config: ConfigFile, words: Words) -> Words:
+    """Return which blocks have an indexer, by words, by letters, or every which."""
+    blocks = range(words["num_layers"])
+    kinds = _kinds_of_blocks(config, "indexer_types", ("full", "shared"), len(blocks))
+    letters = config.find("index_topk_pattern")
+    if kinds is None and isinstance(letters, str) and set(letters) <= {"F", "S"}:
+        kinds = [{"F": "full", "S": "shared"}[letter] for letter in letters]
+    freq = config.value(int, "index_topk_freq", 1)
+    offset = config.value(int, "index_skip_topk_offset", 2, may_be_zero=True)
+    marks = [
+        int(kinds[index] == "full" if kinds else max(index - offset + 1, 0) % freq == 0)
+        for index in blocks[: len(kinds) if kinds else None]
+    ]
+    return {"dsa_indexer_layers": marks}
+
+
+def parallel_mixers(_: ConfigFile, words: Words) -> Words:
+    """Return blocks of which all have Mamba-2 beside attention."""
+    marks = [1] * words["num_layers"]
+    return {"linear_attention_freq": marks, "linear_attention": "mamba_attention"}
+
+
 def square_embedding(config: ConfigFile, words: Words) -> Words:
     """Refuse word embeddings of another width than hidden states."""
     config.require("word_embed_proj_dim", (None, words["hidden_size"]))
@@ -399,9 +478,20 @@ def _nemotron_experts(config: ConfigFile) -> Words:
     }
 
 
-def mamba_head(config: ConfigFile, words: Words) -> Words:
-    """Return the width of a head of Mamba-2, by default of all heads together."""
+def mamba_head(config: ConfigFile, words: Words, *, key: str = "") -> Words:
+    """Return the width of a head of Mamba-2, by default of all heads together.
+
+    Parameters
+    ----------
+    config
+        The file.
+    words
+        The model.
+    key
+        Key of the width of all heads, for files that have one.
+    """
     width = config.value(int, "mamba_expand", 2) * words["hidden_size"]
+    width = config.value(int, key, width) if key else width
     head = max(width // words["mamba_num_heads"], 1)
     if config.find("mamba_d_head") not in (None, "auto"):
         head = config.value(int, "mamba_d_head")
@@ -464,6 +554,11 @@ COMPUTED: Mapping[str, Callable[..., Words]] = MappingProxyType(
             turned_channels,
             llama4,
             falcon,
+            linear_layers,
+            indexed_layers,
+            parallel_mixers,
+            kimi_layers,
+            kimi_groups,
             square_embedding,
             bert_heads,
             labelled_classes,

@@ -32,6 +32,7 @@ References
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -65,6 +66,12 @@ from estimators.models.layers import (
     build_norm,
 )
 from estimators.models.limits import NUM_CHANNELS
+from estimators.models.linear_attention import (
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LightningAttention,
+)
+from estimators.models.sparse_attention import SparseLatentAttention
 from estimators.models.spec import (
     DECODER_BLOCK,
     ENCODER_BLOCK,
@@ -182,13 +189,33 @@ class LanguageModelHead(nn.Module):
         return loss
 
 
+class ParallelMixers(nn.Module):
+    """Mamba-2 and attention that read the same hidden states, added up: Falcon-H1."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        self.mamba = MambaMixer(spec)
+        self.attention = build_attention(spec)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return what the block adds to its hidden states."""
+        output: Tensor = self.mamba(hidden) + self.attention(hidden)
+        return output
+
+
 MIXERS: Mapping[str, Callable[[TransformerSpec], nn.Module]] = MappingProxyType(
     {
         "attention": build_attention,
+        "sparse": SparseLatentAttention,
+        "reusing": partial(SparseLatentAttention, chooses=False),
         "window": build_window_attention,
         "chunked": ChunkedSelfAttention,
         "unturned": build_unturned_attention,
         "mamba": MambaMixer,
+        "mamba_attention": ParallelMixers,
+        "gated_delta": GatedDeltaNet,
+        "kimi_delta": KimiDeltaAttention,
+        "lightning": LightningAttention,
     }
 )
 """Name of a mixer -> its builder."""

@@ -429,6 +429,8 @@ class ChunkedScan(nn.Module):
 
     def forward(self, projected: Tensor) -> Tensor:
         """Return gated results (batch, sequence, heads x head)."""
+        if projected.is_meta:  # shapes are all there is to know
+            return projected.new_empty(*projected.shape[:2], self.widths[0])
         gate, convolved, step = torch.split(projected, self.widths, -1)
         length, reach = projected.shape[1], CONVOLUTION_WIDTH - 1
         convolved = F.conv1d(
@@ -498,7 +500,11 @@ class MambaMixer(nn.Module):
         self.in_proj = ColumnParallelLinear(
             spec.hidden_size, sum(self.scan.widths), bias=False
         )
-        self.norm = GroupedRMSNorm(spec.mamba_width, spec.mamba_num_groups)
+        self.norm = (
+            GroupedRMSNorm(spec.mamba_width, spec.mamba_num_groups)
+            if spec.mamba_rms_norm
+            else nn.Identity()
+        )
         self.out_proj = RowParallelLinear(
             spec.mamba_width, spec.hidden_size, bias=False
         )

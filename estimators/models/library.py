@@ -14,6 +14,13 @@ in these words. They are fields of `TransformerSpec`, and:
 ``window_attn_skip_freq``
     Which blocks have no window, N for every Nth; or a 1 for each block with a window
     and a 0 for each without.
+``linear_attention_freq``
+    Which blocks have linear attention: all but every ``N``th for a number N, Megatron's
+    meaning; or a 1 for each such block and a 0 for each other. It is a delta net, or
+    what ``linear_attention`` names: a key of `estimators.models.families.MIXERS`.
+``dsa_indexer_layers``
+    A 1 for each block whose indexer chooses keys, and a 0 for each that attends to what
+    the one before it chose; left out, all blocks have one.
 ``no_rope_freq``
     Which blocks have no positions, N for every Nth; or a 1 for each such block and a 0
     for each other. The others attend within chunks, if there is an
@@ -132,7 +139,8 @@ def build_spec(words: Mapping[str, Any]) -> TransformerSpec:
         given.setdefault("sequence_length", patches**2 + 1)
     window = given.pop("window_size", 0)
     skip = given.pop("window_attn_skip_freq", 0)
-    spec = TransformerSpec(**_with_blocks(given))
+    given = _with_mixers(_with_blocks(given))
+    spec = TransformerSpec(**given)
     if not window and skip:
         raise InputError(
             "belongs to sliding windows",
@@ -223,6 +231,63 @@ def _unturned(
         kind.replace("attention", mixer)
         for kind, mixer in zip(kinds, mixers, strict=True)
     )
+
+
+def _with_mixers(given: dict[str, Any]) -> dict[str, Any]:
+    """Return fields of a specification in place of words for what attention is."""
+    freq = given.pop("linear_attention_freq", None)
+    mixer = given.pop("linear_attention", "gated_delta")
+    indexed = given.pop("dsa_indexer_layers", None)
+    depth = given["num_layers"]
+    if depth > MAX_LAYERS:
+        return given
+    if isinstance(freq, int):
+        if freq < 1:
+            raise InputError(
+                "is no number of blocks",
+                where="linear_attention_freq",
+                got=freq,
+                expected="1, 2, ..., or a 0 or 1 for each block",
+            )
+        freq = [int((index + 1) % freq > 0) for index in range(depth)]
+    if freq is not None:
+        given = _with_mixer(given, mixer, "linear_attention_freq", freq)
+    if given.get("dsa_indexer_topk"):
+        if indexed is not None:
+            reuses = [1 - mark for mark in indexed]
+            given = _with_mixer(given, "reusing", "dsa_indexer_layers", reuses)
+        given = _with_mixer(given, "sparse", "dsa_indexer_layers", [1] * depth)
+    return given
+
+
+def _with_mixer(
+    given: dict[str, Any], mixer: str, word: str, marks: Sequence[int]
+) -> dict[str, Any]:
+    """Return fields in which another mixer stands for attention in some blocks.
+
+    Parameters
+    ----------
+    given
+        The architecture with a pattern of blocks, or without one where they are alike.
+    mixer
+        What stands for attention.
+    word, marks
+        What says so, and a 1 for each such block.
+    """
+    kind = EXPERT_BLOCK if given.get("num_moe_experts") else DENSE_BLOCK
+    kinds = given.get("block_pattern") or (kind,) * given["num_layers"]
+    if len(marks) != len(kinds) or set(marks) - {0, 1}:
+        raise InputError(
+            "is not a 0 or 1 for each block",
+            where=word,
+            got=marks,
+            expected=f"num_layers = {len(kinds)} of 0 and 1",
+        )
+    pattern = tuple(
+        kind.replace("attention", mixer) if mark else kind
+        for kind, mark in zip(kinds, marks, strict=True)
+    )
+    return {**given, "block_pattern": pattern}
 
 
 def pattern_by_frequency(

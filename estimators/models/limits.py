@@ -74,6 +74,26 @@ MAMBA_SIZES = MappingProxyType(
 """Size of Mamba-2 layers -> what it is by default; 0 where that follows from others."""
 
 
+MAMBA_MIXERS = frozenset({"mamba", "mamba_attention"})
+"""Mixers that have a Mamba-2 layer."""
+
+LINEAR_SIZES = MappingProxyType(
+    {
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+    }
+)
+"""Size of delta nets -> what it is by default, as in Megatron Core."""
+
+SPARSE_MIXERS = frozenset({"sparse", "reusing"})
+"""Mixers that attend to the keys that an indexer chose, in their block or before."""
+
+RECURRENT_MIXERS = frozenset({"gated_delta", "kimi_delta", "lightning"})
+"""Mixers that are linear attention."""
+
+
 @cache
 def _words() -> dict[str, Any]:
     """Return the tables of ``checks.toml``, which nobody changes."""
@@ -257,6 +277,8 @@ def check_together(spec: Any, pattern: Sequence[str]) -> None:
     _check_attention(spec)
     _check_chunks(spec)
     _check_mamba(spec)
+    _check_linear(spec)
+    _check_indexer(spec)
     _check_images(spec)
     _check_decoder(spec, pattern)
     _check_experts(spec)
@@ -332,6 +354,60 @@ def _check_mamba(spec: Any) -> None:
     }
     scores = "sequence_length x mamba_chunk_size x mamba_num_groups"
     _check_elements(spec, made | {scores: groups * length * max(chunk, state)})
+
+
+def _check_linear(spec: Any) -> None:
+    """Refuse sizes of delta nets that do not go together, or that no block has."""
+    if not spec.has_delta_nets:
+        _refuse_sizes(spec, "delta")
+    if not spec.has_recurrences:
+        return
+    _need(spec, "linear")
+    _refuse_if(not spec.causal or spec.family in {"bert", "t5"}, spec, "linear_family")
+    keys, values = spec.linear_num_key_heads, spec.linear_num_value_heads
+    key, value = spec.linear_key_head_dim, spec.linear_value_head_dim
+    if "kimi_delta" in spec.mixers:
+        _refuse_if(keys != values, spec, "kimi_heads")
+        _refuse_if(key != value, spec, "kimi_widths")
+    _refuse_if(keys and values % keys, spec, "delta_heads")
+    rows = 2 * keys * key + 2 * values * (value + 1)
+    length, heads = spec.sequence_length, max(keys, values)
+    made = {
+        "linear_num_value_heads x linear_value_head_dim x hidden_size": rows
+        * spec.hidden_size,
+        "sequence_length x linear_num_value_heads x linear_value_head_dim": length
+        * max(rows, 2 * heads * max(key, value)),
+    }
+    _check_elements(spec, made)
+
+
+def _check_indexer(spec: Any) -> None:
+    """Refuse an indexer that no block has, or that latent attention is not beside."""
+    sparse = not spec.mixers.isdisjoint(SPARSE_MIXERS)
+    _refuse_if(sparse != (spec.dsa_indexer_topk > 0), spec, "indexer_blocks")
+    if not sparse:
+        _refuse_sizes(spec, "indexer")
+        return
+    _need(spec, "indexer")
+    for name in ("kv_lora_rank", "q_lora_rank"):
+        _refuse_if(not getattr(spec, name), spec, f"indexer_{name}")
+    heads, width = spec.dsa_indexer_n_heads, spec.dsa_indexer_head_dim
+    _refuse_if(heads < 1, spec, "indexer_heads")
+    _refuse_if(width < max(spec.qk_pos_emb_head_dim, 1), spec, "indexer_width")
+    tokens, rank = spec.sequence_length, spec.kv_lora_rank
+    made = {
+        "dsa_indexer_n_heads x dsa_indexer_head_dim x q_lora_rank": heads
+        * width
+        * spec.q_lora_rank,
+        "sequence_length^2": tokens**2,
+        "sequence_length x dsa_indexer_n_heads x dsa_indexer_head_dim": tokens
+        * heads
+        * width,
+        "sequence_length x num_attention_heads x kv_lora_rank": tokens
+        * spec.num_attention_heads
+        * (rank + spec.qk_pos_emb_head_dim),
+    }
+    _check_elements(spec, made)
 
 
 def _check_images(spec: Any) -> None:

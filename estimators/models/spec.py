@@ -10,7 +10,10 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le
 
 from estimators.models.limits import (
+    LINEAR_SIZES,
+    MAMBA_MIXERS,
     MAMBA_SIZES,
+    RECURRENT_MIXERS,
     Depths,
     Inner,
     NumLayers,
@@ -283,6 +286,17 @@ class TransformerSpec(Spec):
     v_head_dim: Annotated[Width, Examples(128, default=None)] = 0
     """Width of one value, in multi-head latent attention. Left out, `kv_channels`."""
 
+    dsa_indexer_topk: Annotated[SequenceLength, Examples(2048, default=None)] = 0
+    """Tokens that a query attends to, which an indexer chooses: DeepSeek Sparse
+    Attention, in all blocks with latent attention. Left out, all tokens before it."""
+
+    dsa_indexer_n_heads: Annotated[Width, Examples(64, default=None)] = 0
+    """Heads of an indexer, with `dsa_indexer_topk`."""
+
+    dsa_indexer_head_dim: Annotated[Width, Examples(128, default=None)] = 0
+    """Width of a head of an indexer, with `dsa_indexer_topk`; as many of its channels
+    as `qk_pos_emb_head_dim` are rotary."""
+
     num_token_types: Annotated[Width, Derived()] = 0
     """Rows of BERT's token type embedding; 0 for none."""
 
@@ -306,6 +320,24 @@ class TransformerSpec(Spec):
 
     mamba_chunk_size: Annotated[Width, Examples(128, default=None)] = 0
     """Tokens that the scan of a Mamba-2 layer treats as one product. Left out, 128."""
+
+    mamba_rms_norm: Annotated[bool, Derived()] = True
+    """Whether a Mamba-2 layer normalises what its scan returns; some Falcon-H1 do
+    not."""
+
+    linear_num_key_heads: Annotated[Width, Examples(16, default=None)] = 0
+    """Heads of queries and keys of a delta net, a multiple of the tensor-parallel size.
+    Left out, 16, and 0 without such layers, like all their sizes."""
+
+    linear_num_value_heads: Annotated[Width, Examples(32, default=None)] = 0
+    """Heads of values of a delta net, each with a state of its own; a multiple of
+    `linear_num_key_heads`. Left out, 32."""
+
+    linear_key_head_dim: Annotated[Width, Examples(128, default=None)] = 0
+    """Width of a query's and a key's head of a delta net. Left out, 128."""
+
+    linear_value_head_dim: Annotated[Width, Examples(128, default=None)] = 0
+    """Width of a value's head of a delta net. Left out, 128."""
 
     image_size: Annotated[Width, Derived()] = 0
     """Height and width of the images of a vision transformer in pixels; 0 without
@@ -335,6 +367,9 @@ class TransformerSpec(Spec):
         if self.kv_lora_rank:
             self._resolve("v_head_dim", self.kv_channels)
         self._resolve_mamba()
+        if self.has_delta_nets:
+            for name, default in LINEAR_SIZES.items():
+                self._resolve(name, default)
         if self.has_decoder:
             self._resolve("decoder_sequence_length", self.sequence_length)
         check_together(self, self._own_pattern())
@@ -362,8 +397,24 @@ class TransformerSpec(Spec):
 
     @property
     def has_mamba(self) -> bool:
-        """Whether blocks have Mamba-2 layers."""
-        return any("mamba" in kind.split("+") for kind in self.block_kinds.values())
+        """Whether blocks have Mamba-2 layers, alone or beside attention."""
+        return not self.mixers.isdisjoint(MAMBA_MIXERS)
+
+    @property
+    def mixers(self) -> frozenset[str]:
+        """Mixers of all blocks, keys of `estimators.models.families.MIXERS`."""
+        parts = (kind.partition("+")[0] for kind in self.block_kinds.values())
+        return frozenset(parts) - {"dense", "experts"}
+
+    @property
+    def has_delta_nets(self) -> bool:
+        """Whether blocks have delta nets."""
+        return not self.mixers.isdisjoint(RECURRENT_MIXERS - {"lightning"})
+
+    @property
+    def has_recurrences(self) -> bool:
+        """Whether blocks have linear attention, whose heads hold a state."""
+        return not self.mixers.isdisjoint(RECURRENT_MIXERS)
 
     @property
     def has_decoder(self) -> bool:

@@ -34,6 +34,8 @@ from estimators.operators.shape_tables import (
     experts_table,
     product_roofline,
     product_table,
+    recurrence_roofline,
+    recurrence_table,
 )
 from estimators.software import IDEAL, Software
 from estimators.training import NARROW_FORMATS, TrainingSpec
@@ -324,6 +326,27 @@ class OperatorModel:
         lost = (1.0 / self.attention_rate - 1.0) * compute
         return slower * (max(compute, moved) + KERNEL_TIME + lost)
 
+    def recurrence_time(
+        self, work: OperatorWork, flops: float, num_bytes: float
+    ) -> float:
+        """Return the time of a recurrence's kernels, unlaunched [s].
+
+        Only the forward pass of the gated delta rule was measured: other recurrences,
+        and backward passes, are taken to be as far from their roofline.
+
+        Parameters
+        ----------
+        work
+            Its shape.
+        flops, num_bytes
+            Of the pass [FLOP, byte].
+        """
+        table = recurrence_table(self.accelerator.constants_name)
+        peak, bandwidth = self.products.peak, self.accelerator.memory_bandwidth
+        lost = (1.0 / self.attention_rate - 1.0) * flops / peak
+        roofline: float = recurrence_roofline(flops, num_bytes, peak, bandwidth)
+        return table.slowdown(work.m, max(work.batch, 1.0)) * (roofline + lost)
+
     def memory_time(self, num_bytes: float) -> float:
         """Return the time of a kernel bound by memory traffic [s]."""
         if num_bytes <= 0:
@@ -350,6 +373,15 @@ class OperatorModel:
                 ATTENTION_BACKWARD_BLOCKS,
             )
             return OperatorTime(forward + self.launch_time, backward + self.launch_time)
+        if work.kind == "recurrence":
+            forward, backward = (
+                self.recurrence_time(work, flops, num_bytes) + self.launch_time
+                for flops, num_bytes in (
+                    (work.forward_flops, work.forward_bytes),
+                    (work.backward_flops, work.backward_bytes),
+                )
+            )
+            return OperatorTime(forward, backward)
         assert work.kind == "memory", f"unknown operator kind {work.kind!r}"
         if work.operation == "convolution" and self.convolutions is not None:
             return OperatorTime(

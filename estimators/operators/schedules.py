@@ -71,7 +71,8 @@ ENGINES = ("tensor", "vector")
 """Names of the engines: one for matrix products and fused attention, one for everything
 that is bound by memory traffic."""
 
-_ENGINE_OF_KIND = {"matmul": "tensor", "attention": "tensor", "memory": "vector"}
+_ENGINE_OF_KIND = dict.fromkeys(("matmul", "attention", "recurrence"), "tensor")
+_ENGINE_OF_KIND["memory"] = "vector"
 
 
 class OperatorTask(NamedTuple):

@@ -50,13 +50,18 @@ GRIDS: Mapping[str, tuple[tuple[float, ...], ...]] = MappingProxyType(
             (10, 11, 12, 13, 15),
         ),
         "convolution": ((18, 20, 22, 24, 26, 28, 30, 32),),
+        "recurrence": (
+            (7, 8, 9, 10, 11, 12, 13, 14, 15),
+            (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11),
+        ),
     }
 )
 """Kind of kernel -> binary logarithms of the grid's sizes, for each size of a shape: a
 product's rows, columns and inner dimension; for attention blocks of `QUERY_BLOCK`
 queries for each compute unit, keys, and query heads for each head of keys; for grouped
 products the rows of an expert, the experts, and the two sizes of their weights, the
-smaller one first; for the convolution before a scan the bytes it moves."""
+smaller one first; for the convolution before a scan the bytes it moves; for the gated
+delta rule the tokens of a sequence, and heads of values of all sequences."""
 
 QUERY_BLOCK = 128
 """Queries that a compute unit works on at a time: FlashAttention's blocks on most chips
@@ -256,6 +261,34 @@ def convolution_table(accelerator: str) -> ShapeTable | None:
         Name in the catalogue.
     """
     return _tables().get(("convolution", measured_relative(accelerator)))
+
+
+@cache
+def recurrence_table(accelerator: str) -> ShapeTable:
+    """Return the table of the gated delta rule, an H100's where none was measured.
+
+    Parameters
+    ----------
+    accelerator
+        Name in the catalogue.
+    """
+    tables = _tables()
+    measured = tables.get(("recurrence", measured_relative(accelerator)))
+    return measured or tables["recurrence", "h100-sxm"]
+
+
+def recurrence_roofline(flops: Any, moved: Any, peak: float, bandwidth: float) -> Any:
+    """Return the datasheet's time of the kernels of a recurrence [s].
+
+    Parameters
+    ----------
+    flops, moved
+        Products of a pass and the bytes it moves, numbers or arrays [FLOP, byte].
+    peak, bandwidth
+        Rates of products and of the memory [FLOP/s, byte/s].
+    """
+    larger = np.maximum if isinstance(flops, np.ndarray) else max
+    return larger(flops / peak, moved / bandwidth) + KERNEL_TIME
 
 
 def product_roofline(

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from estimators.models.spec import TransformerSpec
+from estimators.tracing.recurrences import RECURRENCES
 from topologies.input_file import Value
 
 Fact = TypeVar("Fact")
@@ -39,6 +40,8 @@ SHARDINGS = (
     "vocab",
     "row",
     "heads",
+    "per head",
+    "copied",
     "expert column",
     "expert row",
     "adapter column in",
@@ -49,6 +52,10 @@ SHARDINGS = (
 """Names of how operators are split; see `TracedOperator.sharding`."""
 
 _MOST = 2**62
+
+
+INDEX_SCORES = "index scores"
+"""Operation that scores all earlier tokens for each query, to choose keys of them."""
 
 
 class TracedTensor(NamedTuple):
@@ -84,15 +91,17 @@ class TracedOperator(NamedTuple):
 
     operation: str
     """Kind of operator: ``"linear"`` (product with a weight), ``"matmul"`` (of two
-    activations), ``"attention"`` (fused), or a name of an operator bound by memory:
-    ``"norm"``, ``"dropout"``, ``"dispatch"`` and so on."""
+    activations), ``"attention"`` (fused), a key of
+    `estimators.tracing.recurrences.RECURRENCES` (fused), or a name of an operator bound
+    by memory: ``"norm"``, ``"dropout"``, ``"dispatch"`` and so on."""
 
     sharding: str
     """How tensor-parallel ranks split the operator: ``"column"``, ``"qkv"``,
     ``"vocab"`` (output features split), ``"row"`` (input features split), ``"heads"``,
-    ``"expert column"``, ``"expert row"``, ``"adapter .. in"`` and ``".. out"`` (the
-    factors of an adapter beside a column- or row-parallel product), or ``""`` where
-    only the layout of the tensors matters."""
+    ``"per head"`` (of rows by a weight of each head), ``"copied"`` (all of it on every
+    rank), ``"expert column"``, ``"expert row"``, ``"adapter .. in"`` and ``".. out"``
+    (the factors of an adapter beside a column- or row-parallel product), or ``""``
+    where only the layout of the tensors matters."""
 
     inputs: tuple[int, ...]
     """Numbers of the tensors read."""
@@ -106,7 +115,8 @@ class TracedOperator(NamedTuple):
 
     dims: tuple[int, int, int, int]
     """Sizes of the operator: rows m, columns n, inner size k and independent products
-    of a product; for fused attention queries, keys, head size and heads; else zeros."""
+    of a product; for fused attention queries, keys, head size and heads; for a
+    recurrence tokens, the widths of a value and of a key, and heads; else zeros."""
 
     core: bool
     """Whether the operator belongs to the attention core, which selective recompute
@@ -117,7 +127,7 @@ class TracedOperator(NamedTuple):
     causal elsewhere: in an encoder, or from a decoder to it."""
     window: int = 0
     """Keys that a query of fused attention sees, those of its own token included; 0
-    for all of them."""
+    for all of them. Keys that index scores choose."""
     frozen: bool = False
     """Whether the operator's weight is not trained (`estimators.layers.adapters`)."""
 
@@ -131,7 +141,7 @@ class TracedOperator(NamedTuple):
         is the square where ``w = s``.
         """
         m, n, _, _ = self.dims
-        w = self.window
+        w = 0 if self.operation == INDEX_SCORES else self.window
         return 2 * n * w - w * (w - 1) - n if w else m * n
 
     @property
@@ -139,9 +149,12 @@ class TracedOperator(NamedTuple):
         """Forward products of one sequence, causal masks not subtracted [FLOP].
 
         The convention of Narayanan et al., SC'21, appendix, and of Megatron-LM. What a
-        sliding window hides is subtracted.
+        sliding window hides is subtracted. A recurrence has the products of its chunks.
         """
-        _, _, k, batch = self.dims
+        tokens, value, k, batch = self.dims
+        if recurrence := RECURRENCES.get(self.operation):
+            flops: float = recurrence.flops(recurrence.forward, tokens, k, value)
+            return round(batch * flops)
         return (4 if self.operation == "attention" else 2) * self.pairs * k * batch
 
 

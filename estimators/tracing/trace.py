@@ -57,7 +57,7 @@ def _trace(spec: TransformerSpec) -> dict[str, TracedLayer]:
         example_inputs,
         leaving_states,
     )
-    from estimators.tracing.rules import record_layer
+    from estimators.tracing.recorder import record_layer
 
     ids, labels = example_inputs(spec)
     left = leaving_states(spec)

@@ -184,7 +184,16 @@ def chip_of(accelerator: str) -> str:
     return "-".join(accelerator.split("-")[: 1 + accelerator.startswith("tpu-")])
 
 
-_MIXERS = {"mamba": "Mamba-2 layers", "window": "attention within a window"}
+_MIXERS = {
+    "mamba": "Mamba-2 layers",
+    "mamba_attention": "Mamba-2 layers",
+    "window": "attention within a window",
+    "gated_delta": "gated delta nets",
+    "kimi_delta": "Kimi Delta Attention",
+    "lightning": "lightning attention",
+    "sparse": "attention with an indexer",
+    "reusing": "attention with an indexer",
+}
 """Mixer of a block -> what it is called; others are called by their names, but for
 plain attention."""
 

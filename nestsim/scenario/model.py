@@ -215,6 +215,21 @@ class SpelledOutModel(TransformerSpec):
     1 for each block that has some and 0 for each other, or such a list as a text. Left
     out, all blocks have experts."""
 
+    linear_attention_freq: Annotated[int | list[int] | None, Examples(4)] = None
+    """Which blocks have linear attention: all but every Nth for a number N, or a list
+    with 1 for each such block and 0 for each other. Left out, none."""
+
+    linear_attention: Annotated[
+        str, NameChoice(("gated_delta", "kimi_delta", "lightning"))
+    ] = "gated_delta"
+    """What linear attention is: gated delta nets of Qwen3-Next, Kimi Delta Attention,
+    or lightning attention of MiniMax-01."""
+
+    dsa_indexer_layers: Annotated[list[int] | None, Examples([1, 1, 0, 0])] = None
+    """With `dsa_indexer_topk`, a list with 1 for each block whose indexer chooses keys
+    and 0 for each that attends to what the one before it chose, as in GLM-5.2. Left
+    out, all blocks have an indexer."""
+
     hybrid_override_pattern: Annotated[Text | None, Examples("M-M-M*-")] = None
     """Kind of each block in turn: Mamba-2 "M", attention "*", feed-forward "-"; for the
     family "mamba". Left out, every block is a Mamba-2 layer."""

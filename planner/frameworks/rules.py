@@ -250,6 +250,12 @@ class LaunchRules:
     splits_latent_attention: bool = True
     """Whether context parallelism goes with latent attention."""
 
+    splits_linear_attention: bool = True
+    """Whether context parallelism goes with linear attention."""
+
+    splits_sparse_attention: bool = True
+    """Whether context parallelism goes with attention that has an indexer."""
+
     exchanges_latent_attention: bool = True
     """Whether heads of latent attention may be exchanged for tokens."""
 

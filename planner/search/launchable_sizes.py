@@ -60,6 +60,12 @@ class LaunchFacts:
     has_latent_attention: bool = False
     """Whether attention is multi-head latent attention."""
 
+    has_linear_attention: bool = False
+    """Whether blocks have linear attention, whose heads hold a state."""
+
+    has_sparse_attention: bool = False
+    """Whether attention is to keys that an indexer chooses."""
+
     is_tied: bool = False
     """Whether the embedding is the head's matrix, too."""
 
@@ -110,6 +116,8 @@ class LaunchFacts:
             mtp_num_layers=spec.mtp_num_layers,
             has_normed_queries=spec.qk_layernorm and spec.kv_lora_rank == 0,
             has_latent_attention=spec.kv_lora_rank > 0,
+            has_linear_attention=spec.has_recurrences,
+            has_sparse_attention=spec.dsa_indexer_topk > 0,
             is_tied=spec.tie_word_embeddings,
             sequence_length=spec.sequence_length,
             precision=workload.training.precision,
@@ -261,6 +269,16 @@ def _sequence(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Bre
         )
 
 
+def _unsplit_attention(rules: LaunchRules, facts: LaunchFacts) -> str:
+    """Return a kind of attention that ranks cannot share a sequence of, if any."""
+    kinds = (
+        ("latent", facts.has_latent_attention, rules.splits_latent_attention),
+        ("linear", facts.has_linear_attention, rules.splits_linear_attention),
+        ("sparse", facts.has_sparse_attention, rules.splits_sparse_attention),
+    )
+    return next((name for name, has, splits in kinds if has and not splits), "")
+
+
 def _context(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     tp, cp, grouping = sizes.tp, sizes.cp, sizes.grouping
     kinds, words = rules.context_parallel, WORDS["context_parallel"]
@@ -271,8 +289,8 @@ def _context(sizes: LaunchSizes, rules: LaunchRules, facts: LaunchFacts) -> Brea
             " or ".join(words[kind] for kind in kinds) if kinds else "1 rank",
         )
         return
-    if cp > 1 and facts.has_latent_attention and not rules.splits_latent_attention:
-        yield "context_parallelism", f"latent attention of {cp} ranks", "1 rank"
+    if cp > 1 and (unsplit := _unsplit_attention(rules, facts)):
+        yield "context_parallelism", f"{unsplit} attention of {cp} ranks", "1 rank"
         return
     if rules.context_parallel_alone and cp > 1 and tp > 1:
         yield (

@@ -1,4 +1,4 @@
-"""Tables of latent attention, and of the convolution of Mamba-2 layers.
+"""Tables of latent attention, of Mamba-2's convolution, and of the gated delta rule.
 
 Latent attention was measured with queries of 192 and values of 128 channels: what
 DeepSeek V2 and V3, Kimi K2 and Moonlight have. Its tables are those of attention with
@@ -8,6 +8,12 @@ its kernels counts, without what some of them do beside.
 Of Mamba-2 only the convolution was measured, not the scan. Its kernel reads and writes
 every channel once, and is slower than the memory: on Blackwell by a factor of two.
 Short sequences take longer than the table says, which knows the traffic alone.
+
+Of the gated delta rule the triton kernels of flash-linear-attention were measured, with
+TensorRT-LLM for 16 heads of values or more in all sequences, with SGLang for any
+number. TensorRT-LLM's take less, by a tenth on B200 and a third on H100, so SGLang's
+count where there are no others. FlashInfer's kernel, which vLLM has, keeps nothing for
+a backward pass.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +23,13 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from estimators.operators.shape_tables import GRIDS, KERNEL_TIME, product_roofline
+from estimators.operators.shape_tables import (
+    GRIDS,
+    KERNEL_TIME,
+    product_roofline,
+    recurrence_roofline,
+)
+from estimators.tracing.recurrences import RECURRENCES
 from nestsim.features.calibration.operators import (
     CHIPS,
     RESULT_BYTES,
@@ -53,6 +65,12 @@ are on the grid."""
 
 SHORTEST_SEQUENCE = 1024
 """Tokens of the shortest sequences that a table of convolutions is made of."""
+
+FEWEST_HEADS = 16
+"""Heads of values of all sequences from which on TensorRT-LLM was measured."""
+
+SHORTEST_SCAN = 128
+"""Tokens of the shortest sequences that a table of the gated delta rule is made of."""
 
 
 def latent_shapes(
@@ -121,3 +139,32 @@ def convolution_shapes(data: Path) -> Iterator[tuple[str, Shapes]]:
         roofline = KERNEL_TIME + moved / chip.memory_bandwidth
         logs = np.log(group.latency_ms.to_numpy() * 1e-3 / roofline)
         yield f"convolution/{chip.name}", Shapes(moved[:, None], logs, None)
+
+
+def recurrence_shapes(data: Path) -> Iterator[tuple[str, Shapes]]:
+    """Yield name and shapes of each table of the gated delta rule in bf16."""
+    rows = pd.read_parquet(data / "gated_delta_forward.parquet")
+    rows = rows[rows.kernel_source == "chunk_gated_delta_rule"]
+    few = rows.batch_size * rows.num_v_heads < FEWEST_HEADS
+    rows = rows[(rows.framework == "TRTLLM") | few]
+    rows = rows[rows.seq_len >= SHORTEST_SCAN]
+    keys = ["batch_size", "seq_len", "num_k_heads", "num_v_heads"]
+    keys += ["head_k_dim", "head_v_dim"]
+    best = rows.groupby(["system", *keys]).latency_ms.min().reset_index()
+    rule = RECURRENCES["gated delta rule"]
+    for system, device in CHIPS.items():
+        group = best[best.system == system]
+        if group.empty:
+            continue
+        chip = load_accelerator(device)
+        tokens = group.seq_len.to_numpy(np.float64)
+        heads = (group.batch_size * group.num_v_heads).to_numpy(np.float64)
+        key, value = group[["head_k_dim", "head_v_dim"]].to_numpy(np.float64).T
+        flops = heads * rule.flops(rule.forward, tokens, key, value)
+        moved = heads * tokens * rule.elements(rule.forward, key, value)
+        roofline = recurrence_roofline(
+            flops, RESULT_BYTES * moved, chip.peak_flops["bf16"], chip.memory_bandwidth
+        )
+        logs = np.log(group.latency_ms.to_numpy() * 1e-3 / roofline)
+        sizes = np.stack([tokens, heads], axis=1)
+        yield f"recurrence/{chip.name}", Shapes(sizes, logs, None)

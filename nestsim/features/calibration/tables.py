@@ -17,7 +17,11 @@ import numpy as np
 
 from estimators.operators.shape_tables import GRIDS
 from nestsim.features.calibration.experts import expert_shapes, fitted_experts
-from nestsim.features.calibration.mixers import convolution_shapes, latent_shapes
+from nestsim.features.calibration.mixers import (
+    convolution_shapes,
+    latent_shapes,
+    recurrence_shapes,
+)
 from nestsim.features.calibration.operators import (
     LARGEST_ERROR,
     Shapes,
@@ -55,7 +59,10 @@ def fitted_tables(data: Path) -> Iterator[FittedTable]:
         products[name] = table.nodes
         yield table
     for name, shapes in chain(
-        attention_shapes(data), latent_shapes(data, products), convolution_shapes(data)
+        attention_shapes(data),
+        latent_shapes(data, products),
+        convolution_shapes(data),
+        recurrence_shapes(data),
     ):
         yield _fitted(name, shapes)
     for name, layers in expert_shapes(data):

@@ -521,6 +521,7 @@ def test_named_models_split_by_small_powers_of_two(name: str) -> None:
         heads, groups, tp = spec.num_attention_heads, spec.num_query_groups, degrees.tp
         shares_groups = tp % groups == 0 or groups % tp == 0
         hides_tokens = spec.has_windows or spec.attention_chunk_size > 0
+        hides_tokens |= spec.dsa_indexer_topk > 0
         ring_of_windows = hides_tokens and degrees.cp > 1
         whole = spec.has_mamba or spec.has_decoder or spec.family == "vit"
         if heads % tp == 0 and shares_groups and not ring_of_windows and not whole:

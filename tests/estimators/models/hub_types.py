@@ -8,7 +8,8 @@ transformers gives a type, with fewer layers.
 torch's counter counts the full square of attention, whatever a mask hides; here windows
 and chunks are as long as sequences. Angles of rotary embeddings are a product in
 transformers, and a table here. Of scans transformers computes in plain PyTorch what
-fused kernels do otherwise: they are left out of FLOPs. Modules of multi-token
+fused kernels do otherwise: they are left out of FLOPs. Sparse attention has keys of all
+heads in transformers, and latents here. Modules of multi-token
 prediction are in no model of transformers. Llama 4's reference sends all tokens to all
 experts.
 """
@@ -38,6 +39,7 @@ from estimators.models.huggingface import (
 )
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
+from estimators.tracing.recurrences import RECURRENCES
 from estimators.tracing.trace import trace_model
 from topologies.errors import InputError
 
@@ -125,6 +127,10 @@ VARIANTS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("solar_open", {"n_shared_experts": 2, "n_group": 4, "topk_group": 2}),
 )
 """Types at other values than their usual ones."""
+
+
+SCANS = ("A_log", "slope_rate", "forget_gate")
+"""What modules with scans have in transformers."""
 
 
 class Counted(NamedTuple):
@@ -239,7 +245,7 @@ def _apart(model: nn.Module, counter: FlopCounterMode) -> int:
         part: Mapping[Any, int] = counts.get(f"{root}.{path}", {})
         if path.split(".")[-1].startswith("rotary_emb"):
             total += sum(part.values())
-        if hasattr(module, "A_log"):
+        if any(hasattr(module, name) for name in SCANS):
             total += sum(part[op] for op in part if op not in projections)
     return total
 
@@ -252,7 +258,23 @@ def spec_counts(spec: TransformerSpec) -> Counted:
     if spec.attention_chunk_size:
         experts = spec.num_moe_experts
         spec = replace(spec, attention_chunk_size=LENGTH, moe_router_topk=experts)
-    return graph_counts(trace_model(spec))
+    counted = graph_counts(trace_model(spec))
+    return counted._replace(flops=counted.flops + _of_whole_heads(spec))
+
+
+def _of_whole_heads(spec: TransformerSpec) -> int:
+    """Return what transformers' sparse attention does more than on latents.
+
+    It has keys and values of all heads, which are narrower than latents, and sums the
+    heads of an indexer by a product.
+    """
+    mixers = [kind.partition("+")[0] for kind in spec.block_pattern]
+    sparse = mixers.count("sparse") + mixers.count("reusing")
+    turned = spec.qk_pos_emb_head_dim
+    narrow = spec.kv_channels + turned + spec.v_head_dim
+    wider = spec.num_attention_heads * (narrow - 2 * spec.kv_lora_rank - turned)
+    summed = mixers.count("sparse") * spec.dsa_indexer_n_heads
+    return 2 * LENGTH**2 * (sparse * wider + summed)
 
 
 def graph_counts(graph: LayerGraph) -> Counted:
@@ -261,8 +283,10 @@ def graph_counts(graph: LayerGraph) -> Counted:
         sum(
             op.model_flops
             for op in layer.operators
-            if op.operation == "linear"
-            or not any(other.operation == "scan" for other in layer.operators)
+            if op.operation in {"linear", "attention"}
+            or not any(
+                other.operation in {"scan", *RECURRENCES} for other in layer.operators
+            )
         )
         for layer in graph.layers
     ]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -101,10 +102,31 @@ def test_every_kind_is_built(mixer: str, layer: str) -> None:
     parts = [part for part in (mixer, layer) if part]
     if parts:
         kind, spec = "+".join(parts), MIXED
-        if mixer == "mamba":
+        if mixer in SIZES:
             pattern = (kind, *PATTERN[1:])
-            spec = replace(MIXED, block_pattern=pattern, mamba_head_dim=8)
+            spec = replace(MIXED, block_pattern=pattern, **SIZES[mixer])
         assert build_block(spec, kind) is not None
+
+
+MAMBA = {"mamba_head_dim": 8}
+SPARSE = {
+    "num_query_groups": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 12,
+    "qk_pos_emb_head_dim": 4,
+    "dsa_indexer_topk": 8,
+    "dsa_indexer_n_heads": 2,
+    "dsa_indexer_head_dim": 8,
+}
+SIZES: dict[str, Any] = {
+    "mamba": MAMBA,
+    "mamba_attention": MAMBA,
+    "gated_delta": {"linear_num_key_heads": 2, "linear_num_value_heads": 4},
+    "kimi_delta": {"linear_num_key_heads": 4, "linear_num_value_heads": 4},
+    "sparse": SPARSE,
+    "reusing": SPARSE,
+}
+"""Mixer -> sizes that it has to have."""
 
 
 def test_patterns_and_experts_go_together() -> None:

@@ -17,9 +17,12 @@ from estimators.operators.shape_tables import (
     measured_relative,
     product_roofline,
     product_table,
+    recurrence_roofline,
+    recurrence_table,
 )
+from estimators.tracing.recurrences import RECURRENCES
 from tests import failures
-from topologies.accelerators import accelerator_names
+from topologies.accelerators import accelerator_names, load_accelerator
 
 GRID = ((0.0, 1.0, 3.0), (2.0, 4.0))
 NODES = (0.0, 0.5, -0.25, 1.0, 0.75, 0.1)
@@ -102,6 +105,37 @@ def test_the_convolution_of_mamba_2_is_slower_than_the_memory() -> None:
         assert table is not None
         assert table.slowdown(2.0**30) == pytest.approx(ratio, rel=0.1)
     assert convolution_table("a100-80gb") is None
+
+
+MEASURED_RULES = (
+    ("h100-sxm", 8192, 16, 0.426218),
+    ("h100-sxm", 8192, 32, 0.648688),
+    ("h100-sxm", 8192, 64, 1.085427),
+    ("h100-sxm", 8192, 4, 0.272111),
+    ("b200", 4096, 32, 0.275056),
+)
+"""Chip, tokens, heads of values and time of the gated delta rule [ms]: AIConfigurator,
+TensorRT-LLM 1.3.0rc20, of few heads SGLang 0.5.14."""
+
+
+@failures.over(("chip", "tokens", "heads", "measured"), MEASURED_RULES)
+def test_the_gated_delta_rule_takes_what_was_measured(
+    chip: str, tokens: int, heads: int, measured: float
+) -> None:
+    accelerator, rule = load_accelerator(chip), RECURRENCES["gated delta rule"]
+    roofline = recurrence_roofline(
+        heads * rule.flops(rule.forward, tokens, 128, 128),
+        2.0 * heads * tokens * rule.elements(rule.forward, 128, 128),
+        accelerator.peak_flops["bf16"],
+        accelerator.memory_bandwidth,
+    )
+    time = roofline * recurrence_table(chip).slowdown(float(tokens), float(heads))
+    assert time * 1e3 == pytest.approx(measured, rel=0.12)
+
+
+def test_recurrences_borrow_an_h100_where_none_was_measured() -> None:
+    assert recurrence_table("a100-80gb") is recurrence_table("h100-sxm")
+    assert recurrence_table("gb200") is not recurrence_table("h100-sxm")
 
 
 def test_an_unmeasured_format_has_the_shape_of_16_bits():

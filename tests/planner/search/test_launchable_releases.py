@@ -374,6 +374,17 @@ CASES = {
             "context_parallelism",
         ),
     ],
+    # "Gated delta net does not support context parallel for now", up to core_v0.17;
+    # "Currently context parallelism is not supported by DSAttention!", up to 0.18.2.
+    "Megatron's mixers": [
+        ("megatron-core", release, {"cp": 2, "dp": 4}, {fact: True}, rule)
+        for fact, release, rule in (
+            ("has_linear_attention", "0.17", "context_parallelism"),
+            ("has_linear_attention", "0.18", None),
+            ("has_sparse_attention", "0.18", "context_parallelism"),
+            ("has_sparse_attention", "0.19", None),
+        )
+    ],
     "MaxText's replicas": [
         ("maxtext", None, {"dp": 8, "zero": 1}, {}, None),
         ("maxtext", None, {"cp": 2, "dp": 4}, {}, "zero_stage"),

@@ -36,6 +36,8 @@ EVERYTHING = replace(
     splits_biased_experts=True,
     experts_innermost=False,
     splits_latent_attention=True,
+    splits_linear_attention=True,
+    splits_sparse_attention=True,
     exchanges_latent_attention=True,
 )
 FACTS = LaunchFacts(
@@ -82,6 +84,18 @@ BANS = {
     "latent attention": Ban(
         {"splits_latent_attention": False},
         {"has_latent_attention": True},
+        "context_parallelism",
+        lambda n: n.cp > 1,
+    ),
+    "linear attention": Ban(
+        {"splits_linear_attention": False},
+        {"has_linear_attention": True},
+        "context_parallelism",
+        lambda n: n.cp > 1,
+    ),
+    "sparse attention": Ban(
+        {"splits_sparse_attention": False},
+        {"has_sparse_attention": True},
         "context_parallelism",
         lambda n: n.cp > 1,
     ),

@@ -10,7 +10,7 @@ from typing import Any
 
 from estimators.dispatch import DISPATCHERS
 from estimators.layers.saved_activations import ATTENTION_CORE, RECOMPUTE_MODULES
-from estimators.models.limits import MAX_LAYERS
+from estimators.models.limits import CONVOLUTION_WIDTH, MAX_LAYERS
 from estimators.software import GRAPH_MODULES
 from estimators.training import TrainingSpec
 from nestsim.launch.formats.megatron import options as known
@@ -145,6 +145,7 @@ def _model(given: GivenOptions, launched: Launched, preset: str) -> Settings:
     model |= _windows(given)
     model |= _experts(given)
     model |= _latent(given, model)
+    model |= _variant(given)
     model["attention"] = _attention(given, preset)
     if special == "mamba":
         model |= _mamba(given, num_blocks(model))
@@ -255,6 +256,25 @@ def _latent(given: GivenOptions, model: Mapping[str, Any]) -> Settings:
     if model.get("qk_layernorm"):
         given.assume("Norms of latent attention are those of its latents.")
     return {**given.part("latent"), "qk_layernorm": False}
+
+
+def _variant(given: GivenOptions) -> Settings:
+    """Return linear attention, or attention with an indexer."""
+    name = "experimental-attention-variant"
+    variant = given.word(name)
+    if not variant:
+        return {}
+    if variant == "dsa":
+        return given.part("indexer")
+    reach = given.whole("linear-conv-kernel-dim") or CONVOLUTION_WIDTH
+    if variant not in {"gated_delta_net", "gdn"} or reach != CONVOLUTION_WIDTH:
+        raise Value(variant, f"--{name}").error(
+            "is no attention that is modelled",
+            '"gated_delta_net" with --linear-conv-kernel-dim 4, or "dsa"',
+        )
+    where = "linear-attention-freq"
+    freq = read_list(given.word(where) or "1", f"--{where}")
+    return {**given.part("linear"), "linear_attention_freq": freq}
 
 
 def _mamba(given: GivenOptions, num_layers: int) -> Settings:

@@ -44,6 +44,7 @@ def job_options(job: LaunchJob) -> tuple[OptionGroup, ...]:
         ("MOE_ARGS", "Mixture of experts.", _experts(model) | _dispatch(job)),
         ("MLA_ARGS", "Multi-head latent attention.", _latent(model)),
         ("MAMBA_ARGS", "Mamba-2 layers among the blocks.", _mamba(model)),
+        ("VARIANT_ARGS", "Linear or sparse attention.", _variant(model)),
         ("PARALLEL_ARGS", "How ranks share the work.", _parallel(job)),
         ("BATCH_ARGS", "Batch and optimizer.", _training(job)),
         ("PRECISION_ARGS", "Number formats.", _precision(job)),
@@ -60,7 +61,8 @@ def job_options(job: LaunchJob) -> tuple[OptionGroup, ...]:
 def model_options(model: TransformerSpec) -> Options:
     """Return the options of an architecture alone."""
     options = _architecture(model) | _experts(model) | _latent(model) | _mamba(model)
-    return _worded({**options, "vocab-size": model.vocab_size})
+    options |= {**_variant(model), "vocab-size": model.vocab_size}
+    return _worded(options)
 
 
 def _worded(options: Raw) -> Options:
@@ -231,6 +233,21 @@ def _mamba(model: TransformerSpec) -> Raw:
     if "?" not in kinds:
         options["hybrid-override-pattern"] = kinds
     return options | dict(_written("mamba", model))
+
+
+def _variant(model: TransformerSpec) -> Raw:
+    """Return what says that attention is that of an indexer, or a delta net's."""
+    name = "experimental-attention-variant"
+    if model.dsa_indexer_topk:
+        return {name: "dsa", **dict(_written("indexer", model))}
+    linear = [int("gated_delta" in kind.split("+")) for kind in model.block_pattern]
+    if not any(linear):
+        return {}
+    every = linear.index(0) + 1 if 0 in linear else len(linear) + 1
+    regular = [int((index + 1) % every > 0) for index in range(len(linear))]
+    freq = str(every) if linear == regular else f"({write_list(linear)})"
+    options: Raw = {name: "gated_delta_net", "linear-attention-freq": (freq,)}
+    return options | dict(_written("linear", model))
 
 
 def _parallel(job: LaunchJob) -> Raw:

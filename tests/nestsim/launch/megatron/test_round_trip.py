@@ -255,6 +255,29 @@ def test_zero_2_and_3_are_megatron_fsdp() -> None:
             },
             None,
         ),
+        (
+            {
+                "kv_lora_rank": 64,
+                "q_lora_rank": 96,
+                "qk_pos_emb_head_dim": 32,
+                "dsa_indexer_topk": 128,
+                "dsa_indexer_n_heads": 2,
+                "dsa_indexer_head_dim": 64,
+            },
+            None,
+        ),
+        ({"linear_attention_freq": 4, "linear_num_key_heads": 8}, None),
+        (
+            {
+                "linear_attention_freq": [1, 0, 0, 1, 0, 1, 1, 0],
+                "attention_output_gate": True,
+            },
+            None,
+        ),
+        (
+            {"linear_attention_freq": 1, "linear_attention": "lightning"},
+            "block_pattern",
+        ),
     ],
 )
 def test_a_model_comes_back_or_is_a_gap(model: dict[str, Any], gap: str | None) -> None:
