@@ -31,7 +31,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.dispatch import copies_sent, kernel_efficiency, within_node
+from estimators.dispatch import (
+    copies_sent,
+    exchanged_load,
+    kernel_efficiency,
+    within_node,
+)
 from estimators.layers.adapters import relative_sizes
 from estimators.layers.saved_activations import keeping_of, modules_of
 from estimators.layers.sharding import layer_work
@@ -394,10 +399,12 @@ def exchanged_parts(
 ) -> Mapping[str, float]:
     """Return what all-to-alls of each group send over what they would by their size.
 
-    Of experts, and of ranks that exchange heads for tokens.
+    Of experts, to and from the busiest rank, and of ranks that exchange heads for
+    tokens.
     """
+    sent = _dispatched(spec, degrees, platform) * training.dispatch_share
     return {
-        "expert": _dispatched(spec, degrees, platform) * training.dispatch_share,
+        "expert": sent * exchanged_load(spec, degrees, platform.software).busiest,
         "context": _exchanged(degrees, platform),
     }
 

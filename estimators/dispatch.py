@@ -9,6 +9,11 @@ of ``N`` nodes. What an all-to-all sends is counted in copies of ``b`` [1]_:
 * ``flex`` (DeepEP [2]_, HybridEP): one for each rank that has an expert for the token,
   ``R (1 - (1 - 1 / R)^k)`` on average; between nodes one for each such node.
 
+An all-to-all lasts as long as its busiest rank receives, or sends back
+(`estimators.layers.routing`). By ``alltoall`` that is what its experts compute; by
+``flex`` a token comes once, with the chance ``1 - (1 - q)^k`` for a rank, or a node,
+that gets the part ``q`` of all copies; by ``allgather`` all get the same.
+
 Kernels of ``flex`` copy inside a node with some of the device's multiprocessors, which
 is slower than NCCL's sends where the link has more bandwidth than these few can move.
 Whatever sends leaves fewer of them to compute beside it, and is slower beside compute
@@ -29,6 +34,8 @@ from typing import Any, NamedTuple
 
 import tomli
 
+from estimators.layers.routing import EVEN, ExpertLoad, expert_load
+from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
 from topologies.accelerators import Accelerator
@@ -60,6 +67,42 @@ def copies_sent(
     inside = within_node(span, software)
     places = float(ranks) if inside else span / software.ranks_per_node
     return places if kind == "allgather" else _different(spec, places)
+
+
+def exchanged_load(
+    spec: TransformerSpec, degrees: Degrees, software: Software
+) -> ExpertLoad:
+    """Return what an all-to-all between experts sends over that of an even choice.
+
+    For the busiest rank, and on average. Where ``flex`` hands on inside of nodes, both
+    are those of nodes, if nodes hold as many experts each.
+
+    Parameters
+    ----------
+    spec, degrees
+        The model, and into how many parts it is split.
+    software
+        Its dispatcher, and how many devices a node has.
+    """
+    kind = software.moe_token_dispatcher_type or DISPATCHERS[0]
+    if degrees.ep == 1 or kind == "allgather":
+        return EVEN
+    if kind == "alltoall":
+        return expert_load(spec, degrees)
+    span = degrees.grouping.expert_span(degrees[:3])
+    places = degrees.ep
+    if not within_node(span, software):
+        nodes, rest = divmod(span, software.ranks_per_node)
+        if not rest and spec.num_moe_experts % nodes == 0:
+            places = nodes
+    load = expert_load(spec, degrees, places)
+    if load == EVEN or places == 1:
+        return load
+    copies = spec.moe_router_topk
+    even, mean, busiest = (
+        1.0 - (1.0 - min(part / places, 1.0)) ** copies for part in (1.0, *load)
+    )
+    return ExpertLoad(mean / even, busiest / even)
 
 
 def within_node(span: int, software: Software) -> bool:

@@ -52,6 +52,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from estimators.layers.adapters import NF4_BYTES
+from estimators.layers.documents import attended_share, worked_flops
 from estimators.layers.mixer_work import index_scores_work, recurrence_work
 from estimators.layers.saved_activations import (
     EVERYTHING,
@@ -72,6 +73,7 @@ from estimators.layers.shares import (
     layer_collectives,
 )
 from estimators.layers.work import Degrees, LayerWork, OperatorWork
+from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import (
     INDEX_SCORES,
     LayerGraph,
@@ -134,7 +136,7 @@ def layer_work(
         )
     parameters = held_parameters(layer, shares)
     entering = device.total(layer.entering)
-    flops = sum(operator.model_flops for operator in layer.operators)
+    flops = sum(worked_flops(graph.spec, operator) for operator in layer.operators)
     gated = graph.spec.gated_linear_unit
     kept = layer.once(("parts", gated), lambda: kept_parts(layer, gated=gated))
     needed = read_again(layer, kept) if keeping.repeats_elementwise else kept
@@ -208,6 +210,8 @@ def operator_works(
 class _Device(NamedTuple):
     """One device's view of a layer."""
 
+    spec: TransformerSpec
+    """Architecture of the model."""
     layer: TracedLayer
     """Layer as it was traced."""
     shares: Shares
@@ -233,6 +237,7 @@ def _device(
     shares = device_shares(graph.spec, degrees._replace(recompute_modules=()))
     layer = graph.layers[kind]
     return _Device(
+        graph.spec,
         layer,
         shares,
         degrees,
@@ -310,7 +315,7 @@ def _attention(
     head; gradients of probabilities and values, as wide as a value's.
     """
     degrees, grouping = device.degrees, device.degrees.grouping
-    whole = operator.model_flops * degrees.micro_batch_size
+    whole = worked_flops(device.spec, operator) * degrees.micro_batch_size
     flops = whole / (degrees.tp * degrees.cp) * (0.5 if causal else 1.0)
     query, *others = operator.inputs
     # Keys and values of the whole sequence pass by, one ring hop after the other, or
@@ -334,15 +339,17 @@ def _attention(
     query_width = query_size / heads
     value_width = 2 * head_size - query_width
     share = degrees.micro_batch_size / (degrees.tp * grouping.exchanging(degrees.cp))
+    # Documents of a sequence are as many shorter ones.
+    seen = attended_share(device.spec, operator)
     return OperatorWork(
         operator.name,
         "attention",
-        queries * grouping.exchanging(degrees.cp) / degrees.cp,
+        seen * queries * grouping.exchanging(degrees.cp) / degrees.cp,
         # Context parallelism: one kernel for each part of the keys that passes by.
         # A window shows fewer of them.
-        min(keys, operator.window or keys) / ring,
+        seen * min(keys, operator.window or keys) / ring,
         head_size,
-        heads * share,
+        heads * share / seen,
         flops,
         flops * (3.0 * query_width + 2.0 * value_width) / (2.0 * head_size),
         forward,

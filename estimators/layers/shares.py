@@ -23,7 +23,8 @@ Experts [3]_. Tokens travel to their experts and back: one all-to-all of the cop
 a device dispatches each way, forward and backward. With sp each tensor rank dispatches
 its own part, which is then gathered over the tensor group, and results are
 reduce-scattered before they travel back. Where experts are split over ``etp`` < ``tp``
-ranks, those gather and reduce instead of the tensor group [5]_.
+ranks, those gather and reduce instead of the tensor group [5]_. All that comes after
+the dispatch is that of the busiest rank (`estimators.layers.routing`).
 
 An indexer is whole on every tensor rank: with sp its projections gather what they read,
 for the forward pass alone, as nothing is handed back [10]_.
@@ -65,6 +66,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
+from estimators.layers.routing import expert_load
 from estimators.layers.work import CollectiveWork, Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import (
@@ -85,10 +87,12 @@ class ExactShare(NamedTuple):
     """Numerator of the share."""
     denominator: int
     """Denominator of the share."""
+    load: float = 1.0
+    """What experts of the busiest rank get, over an even part."""
 
     def of(self, count: int) -> float:
         """Return that part of a count."""
-        return count * self.numerator / self.denominator
+        return count * self.numerator / self.denominator * self.load
 
 
 class ProductShare(NamedTuple):
@@ -133,12 +137,15 @@ def device_shares(spec: TransformerSpec, degrees: Degrees) -> Shares:
     tp, cp, ep, b, sp, *_ = degrees
     groups = min(tp, spec.num_query_groups)
     padded, vocab = padded_vocab_size(spec, tp), spec.vocab_size
+    load = expert_load(spec, degrees).busiest
     tensors = {
         "whole": ExactShare(b, cp),
         "sequence": ExactShare(b, cp * tp if sp else cp),
         "tensor": ExactShare(b, cp * tp),
         "groups": ExactShare(b, cp * groups),
-        "experts": ExactShare(b, cp * (tp // degrees.etp)),
+        "experts": ExactShare(b, cp * (tp // degrees.etp), load),
+        "expert tensor": ExactShare(b, cp * tp, load),
+        "gathered experts": ExactShare(b, cp, load),
         "vocab": ExactShare(b * padded, cp * tp * vocab),
     }
     parameters = {
@@ -195,11 +202,11 @@ def _product_shares(
     heads, kv = spec.num_attention_heads, 2 * spec.num_query_groups
     heads *= 1 + spec.attention_output_gate
     qkv = ExactShare(heads * groups + kv * tp, tp * groups * (heads + kv))
-    # Tokens reach the experts evenly. The traced product counts the rows of all
-    # experts: a device has its tokens' share of them, over its E / ep experts.
+    # The traced product counts the rows of all experts: a device has its tokens' share
+    # of them, over its E / ep experts; the busiest one has more.
     experts = max(spec.num_moe_experts, 1)
     rows_per_expert, local_experts, expert_split = (
-        ExactShare(b * ep, cp * (tp // degrees.etp) * experts),
+        ExactShare(b * ep, cp * (tp // degrees.etp) * experts, tensors["experts"].load),
         ExactShare(experts, ep),
         ExactShare(1, degrees.etp),
     )
@@ -542,15 +549,18 @@ def _tensor_group(
     elif operator.sharding == "row":
         yield from _leave(case.size(operator.outputs[0], "whole"), sp=sp)
     elif operator.operation == "dispatch":
-        copies = case.size(operator.outputs[0], "whole")
+        copies = case.size(operator.outputs[0], "gathered experts")
         if sp:
             yield CollectiveWork("all_gather", "tensor", 1, copies, 0, 0.0)
         yield _enter(copies if sp else case.size(operator.inputs[0], "whole"), sp=sp)
     elif operator.operation == "combine":
         # Adding up the copies of a token and adding up over ranks commute: without
         # sp the all-reduce is over tokens, not over copies.
-        number = operator.inputs[0] if sp else operator.outputs[0]
-        yield from _leave(case.size(number, "whole"), sp=sp)
+        copies, tokens = operator.inputs[0], operator.outputs[0]
+        size = (
+            case.size(copies, "gathered experts") if sp else case.size(tokens, "whole")
+        )
+        yield from _leave(size, sp=sp)
     elif operator.operation == "cross entropy":
         yield from _loss(case, operator)
 

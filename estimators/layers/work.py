@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimators.grouping import PLAIN_GROUPING, Grouping
+from estimators.layers.documents import worked_flops
 from estimators.tracing.graph import INDEX_SCORES, LayerGraph, TracedOperator
 from topologies.arrays import FloatArray, IntArray
 
@@ -434,7 +435,7 @@ def model_flops_per_sequence(graph: LayerGraph, *, counts_masked: bool = True) -
     by_kind = [
         sum(
             (_WITHOUT_WEIGHT_GRADIENT if op.frozen else _FORWARD_AND_BACKWARD)
-            * op.model_flops
+            * worked_flops(graph.spec, op)
             / (2 if halves and _is_masked(op) else 1)
             for op in layer.operators
         )

@@ -16,7 +16,7 @@ import tomli
 from annotated_types import Ge, Le, Lt
 
 from topologies.errors import InputError
-from topologies.settings import Examples, NameChoice
+from topologies.settings import Examples, Listed, NameChoice
 
 MODULE_FAMILY = "module"
 """Family of a user's own module, which is traced and not built."""
@@ -46,6 +46,23 @@ SequenceLength = Annotated[int, Ge(1), Le(MAX_SEQUENCE)]
 Vocabulary = Annotated[int, Ge(1), Le(MAX_VOCABULARY)]
 Depths = Annotated[int, Ge(0), Le(MAX_DEPTHS)]
 Probability = Annotated[float, Ge(0), Lt(1)]
+Exponent = Annotated[float, Ge(0), Le(100)]
+CapacityFactor = Annotated[float, Ge(0), Le(MAX_WIDTH)]
+ExpertLoads = Annotated[
+    tuple[Annotated[float, Ge(0), Le(1e15)], ...], Listed(most=MAX_WIDTH)
+]
+
+DocumentLength = Annotated[int, Ge(0), Le(MAX_SEQUENCE)]
+DocumentLengths = Annotated[
+    tuple[Annotated[int, Ge(1), Le(MAX_SEQUENCE)], ...], Listed(most=MAX_WIDTH)
+]
+Sigma = Annotated[float, Ge(0), Le(10)]
+
+Documents = Annotated[str, NameChoice(("whole", "fixed", "log-normal", "measured"))]
+"""How documents fill sequences (`estimators.layers.documents`)."""
+
+Routing = Annotated[str, NameChoice(("balanced", "random", "power-law", "measured"))]
+"""Where tokens go among experts (`estimators.layers.routing`)."""
 
 CONVOLUTION_WIDTH = 4
 """Tokens that the convolution of a Mamba-2 layer reaches (Dao and Gu, 2024)."""
@@ -283,6 +300,8 @@ def check_together(spec: Any, pattern: Sequence[str]) -> None:
     _check_decoder(spec, pattern)
     _check_experts(spec)
     _check_router(spec)
+    _check_routing(spec)
+    _check_documents(spec)
     without = spec.family in {"bert", "t5", "vit"} or not spec.causal
     _refuse_if(spec.mtp_num_layers > 0 and without, spec, "depths")
     _check_tensors(spec)
@@ -463,6 +482,43 @@ def _check_router(spec: Any) -> None:
         held = chosen * (experts // groups)
         unfit = not 1 <= chosen <= groups or held < spec.moe_router_topk
         _refuse_if(unfit, spec, "group_topk")
+
+
+def _check_routing(spec: Any) -> None:
+    """Refuse what says where tokens go, but not all of it, or to no experts."""
+    routing, loads = spec.moe_routing, spec.moe_expert_loads
+    capacity = spec.moe_expert_capacity_factor
+    uneven = routing != "balanced"
+    _refuse_if(uneven and not spec.num_moe_experts, spec, "routing")
+    _refuse_if(capacity and not spec.num_moe_experts, spec, "capacity")
+    bare = spec.moe_pad_expert_input_to_capacity and not capacity
+    _refuse_if(bare, spec, "padding")
+    powers = routing == "power-law"
+    _refuse_if(powers != (spec.moe_routing_exponent > 0), spec, "exponent")
+    measured = routing == "measured"
+    _refuse_if(bool(loads) != measured, spec, "loads")
+    count = spec.num_moe_experts if measured else 0
+    _refuse_if(len(loads) != count, spec, "number_of_loads", got=f"{len(loads)} loads")
+    often = measured and max(loads) * spec.moe_router_topk > sum(loads)
+    _refuse_if(often or (measured and not sum(loads)), spec, "largest_load")
+    known = spec.moe_expert_skew > 1.0
+    _refuse_if(known and (uneven or capacity), spec, "skew")
+
+
+def _check_documents(spec: Any) -> None:
+    """Refuse lengths of documents that are not all said, or that nothing reads."""
+    kind, fused = spec.documents, spec.attention_implementation == "flash"
+    _refuse_if(kind != "whole" and not fused, spec, "plain_documents")
+    plain = spec.family in {"vit", "t5"} and kind != "whole"
+    _refuse_if(plain, spec, "no_documents")
+    scans = spec.has_mamba and kind != "whole"
+    _refuse_if(scans, spec, "scanned_documents")
+    sized = kind in {"fixed", "log-normal"}
+    _refuse_if(sized != (spec.document_length > 0), spec, "document_length")
+    spread = spec.document_length_sigma > 0
+    _refuse_if((kind == "log-normal") != spread, spec, "document_sigma")
+    measured = kind == "measured"
+    _refuse_if(measured != bool(spec.document_length_samples), spec, "document_samples")
 
 
 def _check_tensors(spec: Any) -> None:

@@ -14,11 +14,19 @@ from estimators.models.limits import (
     MAMBA_MIXERS,
     MAMBA_SIZES,
     RECURRENT_MIXERS,
+    CapacityFactor,
     Depths,
+    DocumentLength,
+    DocumentLengths,
+    Documents,
+    ExpertLoads,
+    Exponent,
     Inner,
     NumLayers,
     Probability,
+    Routing,
     SequenceLength,
+    Sigma,
     Vocabulary,
     Width,
     check_latent,
@@ -75,6 +83,26 @@ class TransformerSpec(Spec):
     sequence_length: Annotated[SequenceLength, Examples(4096)]
     """Tokens of a training sequence: of the encoder, where there are two; patches of an
     image and its class token."""
+
+    documents: Documents = "whole"
+    """Which documents fill a sequence, each of which attends to itself alone: "whole"
+    (one), "fixed" (of `document_length` tokens), "log-normal" (with that median and
+    `document_length_sigma`), or "measured" (`document_length_samples`). They follow
+    each other in a stream that is cut into sequences."""
+
+    document_length: Annotated[DocumentLength, Examples(2048, default=None)] = 0
+    """Tokens of a document with `documents` = "fixed", their median with
+    "log-normal"."""
+
+    document_length_sigma: Annotated[Sigma, Examples(1.0, default=None)] = 0.0
+    """Standard deviation of the natural logarithm of documents' lengths, with
+    `documents` = "log-normal"."""
+
+    document_length_samples: Annotated[
+        DocumentLengths, Examples([512, 900, 4096], default=None)
+    ] = ()
+    """Tokens of some documents, drawn as those that train the model, with `documents` =
+    "measured"."""
 
     decoder_sequence_length: Annotated[SequenceLength, Derived()] = 0
     """Tokens of a sequence of a decoder that reads what an encoder made; by default
@@ -267,6 +295,34 @@ class TransformerSpec(Spec):
     moe_router_group_topk: Annotated[Width, Examples(4, default=None)] = 0
     """Groups that the experts of one token are of; with `moe_router_num_groups`."""
 
+    moe_routing: Routing = "balanced"
+    """Where tokens go, which decides how busy the busiest rank of an expert group is:
+    "balanced" (as many to each expert), "random" (each token chooses any experts
+    alike), "power-law" (of `moe_routing_exponent`), or "measured"
+    (`moe_expert_loads`)."""
+
+    moe_routing_exponent: Annotated[Exponent, Examples(1.2, default=None)] = 0.0
+    """Exponent of `moe_routing` = "power-law": tokens of an expert are drawn from a
+    density x^-a, as AIConfigurator measured layers of experts, with 1.01 and 1.2."""
+
+    moe_expert_loads: Annotated[ExpertLoads, Examples([4, 2, 1, 1], default=None)] = ()
+    """Tokens that each expert got, in any unit, with `moe_routing` = "measured": one
+    number for each expert, in the order in which ranks hold them."""
+
+    moe_expert_capacity_factor: Annotated[
+        CapacityFactor, Examples(1.25, default=None)
+    ] = 0.0
+    """Megatron's option: what an expert takes of a rank's tokens at most, over an even
+    share; others are dropped. Left out, none are."""
+
+    moe_pad_expert_input_to_capacity: Annotated[bool, Examples(True)] = False
+    """Megatron's option: experts compute and are sent as many tokens as
+    `moe_expert_capacity_factor` lets them take, whatever came."""
+
+    moe_expert_skew: Annotated[float, Ge(1), Le(1e6), Derived()] = 1.0
+    """Tokens of the busiest rank of an expert group over the mean, where that is said
+    (`software.expert_skew`) and does not follow from `moe_routing`."""
+
     mtp_num_layers: Annotated[Depths, Examples(1, default=None)] = 0
     """Layers that predict tokens further ahead: a block like the last one each, a
     projection, and a loss at the head. Left out, there are none."""
@@ -353,6 +409,8 @@ class TransformerSpec(Spec):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "block_pattern", tuple(self.block_pattern))
+        for name in ("moe_expert_loads", "document_length_samples"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         check_values(self)
         self._resolve("ffn_hidden_size", 4 * self.hidden_size)
         if self.num_moe_experts:

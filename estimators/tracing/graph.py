@@ -23,6 +23,7 @@ LAYOUTS: Mapping[str, str] = MappingProxyType(
         "tensor": "split over the tensor group",
         "groups": "split over the tensor group as far as there are query groups",
         "experts": "tokens of an expert group, whole over the expert-tensor group",
+        "expert tensor": "the same, split over the expert-tensor group",
         "vocab": "split over the tensor group along the padded vocabulary",
         "expert": "split over the expert and the tensor group (parameters only)",
     }
@@ -209,7 +210,7 @@ class TracedLayer:
             return True
         touched = (*operator.inputs, *operator.outputs, *operator.saved)
         return operator.operation in {"dispatch", "combine"} or any(
-            self.tensors[number].layout == "experts" for number in touched
+            self.tensors[number].layout.startswith("expert") for number in touched
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -287,7 +287,7 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         layers.VocabParallelLinear: linear_rule("vocab", "vocab"),
         nn.Linear: linear_rule("", ""),
         attention.QKVParallelLinear: _qkv,
-        layers.ExpertColumnLinear: _experts("expert column", "tensor"),
+        layers.ExpertColumnLinear: _experts("expert column", "expert tensor"),
         layers.ExpertRowLinear: _experts("expert row", "sequence"),
         attention.FlashAttention: _flash,
         attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),

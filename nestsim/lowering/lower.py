@@ -36,7 +36,7 @@ from nestsim.lowering.notes import (
     left_out_level_notes,
     mixed_device_notes,
 )
-from nestsim.lowering.passes import Experts, Pass, StagePasses
+from nestsim.lowering.passes import Pass, StagePasses
 from nestsim.lowering.traffic import Message, StageTraffic
 from nestsim.simulator.replay import ReplaySettings
 from nestsim.simulator.work import (
@@ -378,22 +378,17 @@ def _writers(
     kinds: ActorKinds,
 ) -> Iterator[_Writers]:
     """Yield what writes each stage."""
-    plan, skew = priced.plan, workload.execution.expert_skew
+    plan = priced.plan
     groups = plan_groups(plan)
-    skews = skew > 1.0 and groups.ep > 1
     for index, sets in enumerate(kinds.sets):
         devices = groups._replace(grid=groups.grid[index : index + 1])
+        skew = workload.exchange_skew(plan_degrees(plan))
         traffic = StageTraffic(known.network, plan, devices, index, skew)
-        passes = []
-        for group_set in sets:
-            experts = Experts(*np.zeros((3, len(workload.graph.names))))
-            if skews:
-                experts = Experts(*workload.expert_times(plan_degrees(plan), group_set))
-            passes.append(
-                StagePasses(workload, plan, traffic, experts, rates, group_set)
-            )
         yield _Writers(
-            tuple(passes),
+            tuple(
+                StagePasses(workload, plan, traffic, rates, group_set)
+                for group_set in sets
+            ),
             StepEnd(known, plan, plan.stages[index], devices, workload.parameter_bytes),
         )
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from estimators.collectives.algorithms import HIERARCHICAL, IN_NETWORK
 from estimators.collectives.messages import uneven_blocks
+from estimators.layers.routing import EVEN, ExpertLoad
 from nestsim.simulator.replay import ReplaySettings
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import plan_groups
@@ -86,12 +87,20 @@ def execution_notes(
             "gathers from these, as FSDP2 has it; the root module is no exception "
             "here, and what they keep is counted for the whole step."
         )
-    if execution.expert_skew > 1.0:
-        notes.append(
-            "The first rank of each expert-parallel group is the busiest in every "
-            "layer; what it holds in memory is not larger."
-        )
+    load = workload.expert_load(priced.plan.degrees)
+    if load != EVEN:
+        notes.append(_expert_note(load))
     return tuple(notes)
+
+
+def _expert_note(load: ExpertLoad) -> str:
+    """Return what is taken of ranks that experts keep busier or idler."""
+    mean = "" if load.mean == 1.0 else f" ({load.mean:.3g} times on average)"
+    return (
+        "The first rank of each expert-parallel group is the busiest in every layer: "
+        f"its experts compute and keep {load.busiest:.3g} times an even share of the "
+        f"tokens{mean}."
+    )
 
 
 def _has(priced: PricedPlan, part: str) -> bool:

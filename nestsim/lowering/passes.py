@@ -16,8 +16,8 @@ its experts and of them; experts of all tokens hide those of their own pass. Com
 all-to-alls then slow each other down (`planner.step.exposure`): the one as more work,
 the other as more bytes.
 
-The busiest expert-parallel rank has more tokens: its products of experts take as many
-times longer, and since all ranks wait for it, so do everyone's.
+The busiest expert-parallel rank sets the pace, and all others wait for it: layers take
+what it takes.
 
 Passes are written down in a small language: an operation is work of some seconds, or
 the number of one of the stage's collectives, to send it or to wait for it.
@@ -51,7 +51,7 @@ from planner.step.exposure import paired_compute, sending_delay, slowed
 from planner.step.instructions import BACKWARD, FORWARD, PAIRED, USUAL_KIND, WEIGHT
 from planner.step.ledger import GRADIENTS, NEARBY, WEIGHTS, Sent, wire_bytes
 from planner.step.offload import TO_DEVICE, TO_HOST, PassTraffic, is_beside_passes
-from planner.step.plan import Plan, Stage
+from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray
 
@@ -148,19 +148,6 @@ class Pass:
         return now
 
 
-class Experts(NamedTuple):
-    """Compute of routed experts, part of each layer's."""
-
-    forward: FloatArray
-    """Compute in the forward pass of each layer, shape ``(L,)`` [s]."""
-
-    backward: FloatArray
-    """Compute in the backward pass of each layer, shape ``(L,)`` [s]."""
-
-    weight_gradient: FloatArray
-    """Part of `backward` for the weights' gradients, shape ``(L,)`` [s]."""
-
-
 class StagePasses:
     """Writes the passes of all chunks of a stage.
 
@@ -172,8 +159,6 @@ class StagePasses:
         How it is split.
     traffic
         The stage's collectives, to which those of the passes are added.
-    experts
-        Compute that a skewed routing makes longer.
     rates
         The planner's prices; needed only with an interference factor.
     kinds
@@ -185,7 +170,6 @@ class StagePasses:
         workload: Workload,
         plan: Plan,
         traffic: StageTraffic,
-        experts: Experts,
         rates: PlacementRates | None,
         kinds: tuple[int, ...] = (),
     ) -> None:
@@ -209,9 +193,12 @@ class StagePasses:
         self.reduces_behind = execution.overlap_grad_reduce
         self.lead = workload.messages_time(len(plan.stages))
         self.factor = execution.communication_slowdown
-        sending = recompute.sending_again(workload.software, plan.recompute_modules)
-        again = experts.forward * (self.stage.recompute in sending)
-        self.times = _compute(self.table, self.stage, experts, again, traffic.skew)
+        self.times = _Compute(
+            self.table.forward_time,
+            self.table.backward_time,
+            self.table.weight_gradient_time,
+            recompute.repeated_time(self.table, self.stage),
+        )
         self.hosts = _host_traffic(workload, self.table, plan, traffic.index)
         self.messages = layer_messages(self.table, self.stage, traffic)
         self._others: dict[int, LayerMessages] = {}
@@ -557,21 +544,3 @@ def _host_traffic(
         return {}
     sent = stage_transfers(workload, table, plan, index)
     return {FORWARD: sent.forward, BACKWARD: sent.backward}
-
-
-def _compute(
-    table: LayerTable, stage: Stage, experts: Experts, again: FloatArray, skew: float
-) -> _Compute:
-    """Return the compute of the busiest expert-parallel rank.
-
-    ``again`` is what experts compute when their layers are run again, ``(L,)`` [s].
-    """
-    more = skew - 1.0
-    repeated = recompute.repeated_time(table, stage)
-    repeated = repeated + more * recompute.repeated_layers(table, stage) * again
-    return _Compute(
-        table.forward_time + more * experts.forward,
-        table.backward_time + more * experts.backward,
-        table.weight_gradient_time + more * experts.weight_gradient,
-        repeated,
-    )

@@ -105,8 +105,8 @@ class StageTraffic:
     index
         Which stage it is.
     expert_skew
-        Tokens of the busiest expert-parallel rank over the mean; it gets all of them
-        at most.
+        What the busiest rank of an expert group gets over the mean; messages between
+        experts have its size.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class StageTraffic:
         self.network, self.plan, self.index = network, plan, index
         self.members, self.grid = members, members.grid
         self.degrees = plan_degrees(plan)
-        self.skew = min(expert_skew, float(members.ep))
+        self.skew = expert_skew
         self.numbers: dict[Message, int] = {}
         # By kind of pass, layer and window, where kinds of devices share them [s].
         self.delays: dict[tuple[int, int, bool], float] = {}
@@ -204,7 +204,7 @@ class StageTraffic:
         if kind == "expert" or operation == "all_to_all":
             combine = operation == "combine"
             skew = self.skew if kind == "expert" else 1.0
-            phase = all_to_all_phase(lockstep, num_bytes, skew, combine=combine)
+            phase = all_to_all_phase(lockstep, num_bytes / skew, skew, combine=combine)
             return (phase._replace(num_steps=num_hops),)
         algorithm = self.plan.gradient_algorithm
         if kind in _IN_LAYERS:
@@ -233,7 +233,6 @@ class StageTraffic:
             return float(rates.host.time(kind, np.asarray(num_bytes)))
         if kind in _IN_LAYERS:
             rate = in_layer_rates(rates, kind, operation)
-            num_bytes *= self.skew if kind == "expert" else 1.0
         elif message.experts:
             rate = rates.expert_data["all_gather"]
         else:
@@ -419,7 +418,7 @@ def plan_traffic(workload: Workload, priced: PricedPlan) -> tuple[GroupTraffic, 
     table = workload.table(plan_degrees(plan))
     pace = priced.iteration_time / plan.num_microbatches
     parts = [
-        *_in_layers(table, plan, groups, pace),
+        *_in_layers(workload, plan, groups, pace),
         *_boundaries(priced, grid, pace),
         *_data(workload, table, plan, pace),
         *(() if plan.joins_ends else _embedding(workload, table, grid)),
@@ -447,10 +446,13 @@ def _together(parts: list[_Part]) -> GroupTraffic:
 
 
 def _in_layers(
-    table: LayerTable, plan: Plan, groups: StageGroups, pace: float
+    workload: Workload, plan: Plan, groups: StageGroups, pace: float
 ) -> Iterator[_Part]:
     """Yield what the layers of each stage wait for."""
+    degrees = plan_degrees(plan)
+    table, skew = workload.table(degrees), workload.exchange_skew(degrees)
     for item in table.traffic:
+        part = 1.0 / skew if item.group == "expert" else 1.0
         for number, stage in enumerate(plan.stages):
             count, num_bytes = _per_microbatch(item, table, stage)
             if count:
@@ -460,7 +462,7 @@ def _in_layers(
                     item.operation,
                     _in_units(groups, item, number),
                     number,
-                    num_bytes / count,
+                    part * num_bytes / count,
                     pace / count,
                     "direct" if is_direct else plan.tensor_algorithm,
                 )

@@ -428,6 +428,7 @@ def _build(
         planner_settings = table.search.settings(table.plan)
     problems.refuse()
     _check_host_update(training, execution, search, table.plan)
+    _check_expert_skew(execution, spec)
     if "preset" not in written:
         notices().remark(
             f"software.preset is left out: {software.preset} is taken to run the job"
@@ -504,6 +505,19 @@ def _check_host_update(
             expected='"adam" or "sgd"',
             hint="software.cpu_adam = false brings the states to the device for its "
             "update",
+        )
+
+
+def _check_expert_skew(execution: Execution, spec: TransformerSpec) -> None:
+    """Refuse a load of the busiest rank where it follows from the model."""
+    follows = spec.moe_routing != "balanced" or spec.moe_expert_capacity_factor
+    if execution.expert_skew > 1.0 and follows:
+        raise InputError(
+            "is the load of the busiest rank, which follows from model.moe_routing and "
+            "model.moe_expert_capacity_factor",
+            where="software.expert_skew",
+            got=execution.expert_skew,
+            expected='1, or model.moe_routing = "balanced" without a capacity',
         )
 
 

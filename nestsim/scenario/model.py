@@ -19,10 +19,18 @@ from estimators.models.library import (
 )
 from estimators.models.limits import (
     MAX_LAYERS,
+    CapacityFactor,
     Depths,
+    DocumentLength,
+    DocumentLengths,
+    Documents,
+    ExpertLoads,
+    Exponent,
     NumLayers,
     Probability,
+    Routing,
     SequenceLength,
+    Sigma,
     Vocabulary,
     Width,
 )
@@ -39,6 +47,23 @@ from topologies.errors import InputError, located
 from topologies.settings import Argument, CheckedBy, Derived, Examples, NameChoice, Text
 
 Attention = Literal["flash", "plain"]
+
+DOCUMENTS = (
+    *("documents", "document_length"),
+    *("document_length_sigma", "document_length_samples"),
+)
+"""Settings of the documents that fill sequences."""
+
+TAKEN_OF_ROUTING = (
+    *("moe_routing", "moe_routing_exponent", "moe_expert_loads", "moe_expert_skew"),
+)
+"""What is taken of where tokens go among experts, which no framework is told."""
+
+ROUTING = (
+    *TAKEN_OF_ROUTING[:-1],
+    *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"),
+)
+"""Settings that say where tokens go among experts, and how many an expert takes."""
 
 
 class NamedModel(Table):
@@ -65,6 +90,46 @@ class NamedModel(Table):
     """Layers that predict tokens further ahead; 0 to train without. Left out, as many
     as were published or the file says."""
 
+    documents: Documents = "whole"
+    """Which documents fill a sequence, each of which attends to itself alone: "whole"
+    (one), "fixed" (of `document_length` tokens), "log-normal" (with that median and
+    `document_length_sigma`), or "measured" (`document_length_samples`). They follow
+    each other in a stream that is cut into sequences."""
+
+    document_length: DocumentLength = Field(0, examples=[2048])
+    """Tokens of a document with `documents` = "fixed", their median with
+    "log-normal"."""
+
+    document_length_sigma: Sigma = Field(0.0, examples=[1.0])
+    """Standard deviation of the natural logarithm of documents' lengths, with
+    `documents` = "log-normal"."""
+
+    document_length_samples: DocumentLengths = Field((), examples=[[512, 900, 4096]])
+    """Tokens of some documents, drawn as those that train the model, with `documents` =
+    "measured"."""
+
+    moe_routing: Routing = "balanced"
+    """Where tokens go, which decides how busy the busiest rank of an expert group is:
+    "balanced" (as many to each expert), "random" (each token chooses any experts
+    alike), "power-law" (of `moe_routing_exponent`), or "measured"
+    (`moe_expert_loads`)."""
+
+    moe_routing_exponent: Exponent = Field(0.0, examples=[1.2])
+    """Exponent of `moe_routing` = "power-law": tokens of an expert are drawn from a
+    density x^-a, as AIConfigurator measured layers of experts, with 1.01 and 1.2."""
+
+    moe_expert_loads: ExpertLoads = Field((), examples=[[4, 2, 1, 1]])
+    """Tokens that each expert got, in any unit, with `moe_routing` = "measured": one
+    number for each expert, in the order in which ranks hold them."""
+
+    moe_expert_capacity_factor: CapacityFactor = Field(0.0, examples=[1.25])
+    """Megatron's option: what an expert takes of a rank's tokens at most, over an even
+    share; others are dropped. Left out, none are."""
+
+    moe_pad_expert_input_to_capacity: bool = Field(False, examples=[True])
+    """Megatron's option: experts compute and are sent as many tokens as
+    `moe_expert_capacity_factor` lets them take, whatever came."""
+
     attention: Attention = "flash"
     """How attention is computed: by one fused kernel ("flash"), or by two products with
     a softmax between them."""
@@ -75,6 +140,7 @@ class NamedModel(Table):
             "attention_implementation": self.attention,
             "decoder_sequence_length": self.decoder_sequence_length,
             "mtp_num_layers": self.mtp_num_layers,
+            **{name: getattr(self, name) for name in (*ROUTING, *DOCUMENTS)},
         }
         written = {name: value for name, value in given.items() if value is not None}
         spec = replace(spec, **written)
@@ -523,4 +589,11 @@ def _adapted(
     """Return the architecture at another depth, and without padding."""
     if num_layers is not None:
         spec = with_num_layers(spec, num_layers)
+    if mean_length is not None and spec.documents != "whole":
+        raise InputError(
+            "is of sequences that are padded, and documents fill them",
+            where="mean_sequence_length",
+            got=mean_length,
+            expected='to be left out, or documents = "whole"',
+        )
     return spec if mean_length is None else without_padding(spec, mean_length)

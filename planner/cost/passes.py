@@ -4,7 +4,7 @@ The table of a layer counts its collectives, and says nothing of their places in
 its compute is divided evenly between them. With recompute the forward collectives that
 are repeated come before those of the backward pass. Where the schedule splits the
 backward pass, all collectives belong to the gradients of activations, and what ZeRO
-reduces follows the weights' gradients. The busiest expert-parallel rank sets the pace.
+reduces follows the weights' gradients.
 
 Letters: ``L`` layers of the chain.
 """
@@ -198,8 +198,6 @@ class _Layers(NamedTuple):
     beside: Mapping[int, FloatArray]
     """Kind of a pass that has another one beside it -> how long half of each layer's
     all-to-alls between experts take together, ``(L,)`` [s]."""
-    skewed: FloatArray
-    """What a skewed routing adds to the all-to-alls of a microbatch [s]."""
 
 
 def part_windows(
@@ -207,8 +205,8 @@ def part_windows(
 ) -> FloatArray:
     """Return what passes compute of a part of each layer, ``(3, L)`` [s].
 
-    Forward, backward, and of weight gradients, on the busiest rank. Where weight
-    gradients are passes of their own, the backward pass is without them.
+    Forward, backward, and of weight gradients. Where weight gradients are passes of
+    their own, the backward pass is without them.
 
     Parameters
     ----------
@@ -220,9 +218,6 @@ def part_windows(
         Kinds of the devices, as of `Workload.table`.
     """
     times = workload.part_times(part, plan.degrees, kinds)
-    skew = min(workload.execution.expert_skew, float(plan.parallel.sizes().ep))
-    if part == DISPATCHED and skew > 1.0:
-        times = times + (skew - 1.0) * workload.expert_times(plan.degrees, kinds)
     forward, backward, weight = times
     if SCHEDULES[plan.schedule].splits_backward:
         backward = backward - weight
@@ -260,8 +255,6 @@ class PassPrices:
         self.reserves = schedule.reserves_processors
         self.splits = schedule.splits_backward
         self.kinds = schedule.pass_kinds(first=plan.has_second_copies)
-        sizes = plan.parallel.sizes()
-        self.skew = min(workload.execution.expert_skew, float(sizes.ep))
         execution = workload.execution
         self.behind = Behind(
             execution.overlap_param_gather,
@@ -296,11 +289,6 @@ class PassPrices:
         columns += [*layers.beside.values(), *self.host_times.values()]
         table = np.stack([*columns, *self.parameters], axis=1)
         return [row.tobytes() for row in table]
-
-    def skewed_time(self) -> float:
-        """Return what a skewed routing adds to the stage's all-to-alls [s]."""
-        spans = (slice(first, last + 1) for first, last in self.stage.chunks)
-        return sum(float(self.layers.skewed[span].sum()) for span in spans)
 
     def progress(self, passes: Passes, kind: int) -> list[PassProgress]:
         """Return where the passes of each chunk are at each layer."""
@@ -390,7 +378,6 @@ class PassPrices:
     def _layers(self) -> _Layers:
         """Return every layer, as if the stage had them all."""
         table, slowdown = self.table, self.behind.slowdown
-        skewed = np.zeros(table.num_layers)
         beside = np.zeros((2, table.num_layers))
         forth, back, again = [], [], []
         for item in table.traffic:
@@ -406,8 +393,6 @@ class PassPrices:
             again.append(self._in_layers(item, count, sent_again, rate))
             if item.group == "expert":
                 beside += [sent.number * sent.price for sent in (forth[-1], back[-1])]
-                num_bytes = item.forward_bytes + sent_again + item.backward_bytes
-                skewed += (self.skew - 1.0) * num_bytes * rate[1]
         forward, backward, repeated, weight = self._compute()
         by_kind = {
             FORWARD: layer_times(forward, forth, slowdown),
@@ -455,7 +440,6 @@ class PassPrices:
             repeated=layer_times(repeated, again, slowdown),
             experts=experts,
             beside=dict(zip(_PAIR, 0.5 * beside, strict=True)),
-            skewed=skewed,
         )
 
     def _without_experts(self, sent: list[InLayers]) -> list[InLayers]:
@@ -468,25 +452,16 @@ class PassPrices:
         ]
 
     def _compute(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return the compute of the busiest expert-parallel rank, layer by layer [s].
+        """Return the compute of each layer [s].
 
         Forward, backward, repeated and of weight gradients.
         """
-        table, more = self.table, self.skew - 1.0
-        experts = np.zeros((3, table.num_layers))
-        if more > 0.0:
-            experts = more * self.workload.expert_times(self.plan.degrees, self.working)
-        repeated = recompute.repeated_time(table, self.stage)
-        modules = self.plan.recompute_modules
-        sending = recompute.sending_again(self.workload.software, modules)
-        if self.stage.recompute in sending:
-            again = recompute.repeated_layers(table, self.stage)
-            repeated = repeated + again * experts[0]
-        weight = table.weight_gradient_time + experts[2]
-        backward = table.backward_time + experts[1]
+        table = self.table
+        weight, backward = table.weight_gradient_time, table.backward_time
         if self.splits:
             backward = backward - weight
-        return table.forward_time + experts[0], backward, repeated, weight
+        repeated = recompute.repeated_time(table, self.stage)
+        return table.forward_time, backward, repeated, weight
 
     def _is_sent(self, item: InLayerTraffic) -> bool:
         """Return whether groups of a kind have more than one member."""
@@ -501,8 +476,6 @@ class PassPrices:
     ) -> InLayers:
         """Return collectives of one kind in each layer, of one size each."""
         latency, inverse = rate.tolist()
-        if item.group == "expert":
-            inverse *= self.skew
         number = np.round(count)
         # Sizes without a count, as in tables made up for tests, cost no latency.
         is_one = (number == 0.0) & (num_bytes > 0.0)

@@ -176,7 +176,6 @@ def stage_price(
             plain = sum(_chunk_compute(table, stage, chunk) for chunk in stage.chunks)
             plain += 2.0 * lead * len(stage.chunks)
             parts["compute"] += busy - plain
-            parts["expert all-to-all"] += prices.skewed_time()
         else:
             passes = tuple(map(_stretch_passes, passes, chunk_times))
         gathers, reduces = _buckets(prices, passes, traffic)
@@ -248,13 +247,12 @@ def passes_differ(workload: Workload, plan: Plan) -> bool:
 
 
 def passes_overlap(workload: Workload, schedule: str, ep: int) -> bool:
-    """Return whether passes hide or skew what layers send, with or without ZeRO."""
+    """Return whether passes hide what layers send, with or without ZeRO."""
     execution = workload.execution
     return (
         execution.tp_comm_overlap
         or (workload.overlaps_shared_experts and ep > 1)
         or SCHEDULES[schedule].pairs_passes
-        or execution.expert_skew > 1.0
     )
 
 

@@ -26,13 +26,14 @@ from numpy.typing import ArrayLike
 
 from estimators.chain import KnownCosts, build_layer_table
 from estimators.constants import Constants, load_constants
-from estimators.dispatch import Sharing, contention
+from estimators.dispatch import Sharing, contention, exchanged_load
 from estimators.layers.adapters import (
     adapted_bytes,
     adapted_items,
     adapted_parts,
     with_adapters,
 )
+from estimators.layers.routing import ExpertLoad, expert_load
 from estimators.layers.saved_activations import block_matrices
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, LayerTable
@@ -121,21 +122,18 @@ class Execution(Spec):
     has it. Left out, the preset's; all presets let the host do it."""
 
     expert_skew: Annotated[Factor, Examples(1.5, default=None)] = 1.0
-    """Tokens that the busiest expert-parallel rank receives, over the mean: it sets the
-    pace of the all-to-all and of the experts' compute. Left out, the preset's; 1 with
-    all of them."""
+    """Tokens that the busiest expert-parallel rank receives, over the mean, where that
+    is known and need not follow from `model.moe_routing`: it sets the pace of the
+    all-to-all and of the experts' compute, and holds most activations. Left out, the
+    preset's; 1 with all of them."""
 
 
-def _products(operators: Sequence[TracedOperator]) -> list[int]:
-    return [
+def _dispatched(operators: Sequence[TracedOperator]) -> list[int]:
+    products = [
         place
         for place, operator in enumerate(operators)
         if operator.sharding.startswith("expert")
     ]
-
-
-def _dispatched(operators: Sequence[TracedOperator]) -> list[int]:
-    products = _products(operators)
     return [*range(products[0], products[-1] + 1)] if products else []
 
 
@@ -147,12 +145,12 @@ def _shared(operators: Sequence[TracedOperator]) -> list[int]:
     ]
 
 
-PRODUCTS, DISPATCHED, SHARED = "products", "dispatched", "shared"
+DISPATCHED, SHARED = "dispatched", "shared"
 LAYER_PARTS: Mapping[str, Callable[[Sequence[TracedOperator]], list[int]]] = (
-    MappingProxyType({PRODUCTS: _products, DISPATCHED: _dispatched, SHARED: _shared})
+    MappingProxyType({DISPATCHED: _dispatched, SHARED: _shared})
 )
-"""Part of a layer -> its places among the layer's operators: products of routed
-experts, all that these do between dispatch and combine, experts of all tokens."""
+"""Part of a layer -> its places among the layer's operators: all that routed experts
+do between dispatch and combine, experts of all tokens."""
 
 NOTHING_HIDDEN = Execution()
 """An execution that waits for everything that is sent, but for transfers between
@@ -206,6 +204,13 @@ class Workload:
         default_factory=dict, init=False
     )
     _platforms: dict[int, Platform] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Let the model know how busy the busiest rank is, where that is said."""
+        spec, skew = self.graph.spec, self.execution.expert_skew
+        if spec.num_moe_experts and spec.moe_expert_skew != skew:
+            graph = replace(self.graph, spec=replace(spec, moe_expert_skew=skew))
+            object.__setattr__(self, "graph", graph)
 
     def table(self, degrees: Degrees, kinds: tuple[int, ...] = ()) -> LayerTable:
         """Return the layer table under the given degrees, made once.
@@ -312,20 +317,21 @@ class Workload:
             )
         return self._platforms[kind]
 
-    def expert_times(self, degrees: Degrees, kinds: tuple[int, ...] = ()) -> FloatArray:
-        """Return the part of each layer's compute that routed experts' products are.
+    def expert_load(self, degrees: Degrees) -> ExpertLoad:
+        """Return what experts compute on the busiest rank, and on average."""
+        return expert_load(self.graph.spec, degrees)
 
-        Forward, backward, and the part of the latter that weight gradients are, shape
-        ``(3, L)`` [s]. From the traced operators; 0 for a graph without.
-        """
-        return self.part_times(PRODUCTS, degrees, kinds)
+    def exchange_skew(self, degrees: Degrees) -> float:
+        """Return what all-to-alls bring the busiest rank of experts, over the mean."""
+        return exchanged_load(self.graph.spec, degrees, self.software).skew
 
     def part_times(
         self, part: str, degrees: Degrees, kinds: tuple[int, ...] = ()
     ) -> FloatArray:
-        """Return a part of each layer's compute, as `expert_times` does.
+        """Return a part of each layer's compute, a key of `LAYER_PARTS`.
 
-        ``part`` is a key of `LAYER_PARTS`.
+        Forward, backward, and the part of the latter that weight gradients are, shape
+        ``(3, L)`` [s]. From the traced operators; 0 for a graph without.
         """
         if not kinds:
             return self._own_part_times(None, degrees, part)

@@ -164,6 +164,16 @@ def _models(draw: st.DrawFn) -> Tree:
     if family == "mixtral":
         experts = draw(st.sampled_from([4, 2, 8]))
         model |= {"num_moe_experts": experts, "moe_router_topk": min(2, experts)}
+        model |= draw(
+            st.sampled_from(
+                [
+                    {},
+                    {"moe_routing": "random", "moe_expert_capacity_factor": 1.0},
+                    {"moe_routing": "power-law", "moe_routing_exponent": 1.2},
+                    {"moe_routing": "measured", "moe_expert_loads": [1] * experts},
+                ]
+            )
+        )
     if draw(st.integers(0, 3)) == 0:
         model["num_query_groups"] = max(1, heads // 2)
     if draw(st.integers(0, 5)) == 0:

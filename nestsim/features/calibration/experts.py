@@ -19,7 +19,7 @@ it: the fastest of those that all models of a format were measured with.
 Rows of uneven routing are left out. With as many rows on the rank they take 0 to 12 %
 longer from 32 rows an expert on (medians of seven kernels and chips, power laws of 1.01
 and 1.2), less with fewer rows; what they take beyond that is the busiest rank's, which
-`planner.step.execution.Execution.expert_skew` has.
+`estimators.layers.routing` has.
 
 Letters: ``h`` hidden size, ``f`` an expert's local width, ``R`` rows on the rank.
 """

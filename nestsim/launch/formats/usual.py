@@ -11,6 +11,7 @@ from typing import Any
 from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from nestsim.launch.job import LaunchGap, LaunchJob
+from nestsim.scenario.model import DOCUMENTS, ROUTING, TAKEN_OF_ROUTING
 from planner.frameworks.framework import PRESETS
 from planner.frameworks.options import OptionTable
 from planner.plans.spec import DEFAULT_ORDER
@@ -68,6 +69,7 @@ def _common_cases(job: LaunchJob, framework: str) -> dict[str, bool]:
         "microbatch_group_size_per_vp_stage",
     ):
         cases[name] = getattr(settings, name) is not None
+    cases["model.moe_expert_capacity_factor"] = job.model.moe_expert_capacity_factor > 0
     cases["zero_hpz_partition_size"] = settings.zero_hpz_partition_size != 1
     for name in ("gradient_algorithm", "tensor_algorithm"):
         cases[name] = getattr(settings, name) != "auto"
@@ -121,7 +123,7 @@ def sizes_in_words(spec: TransformerSpec) -> str:
     return ", ".join(
         f"{name} {value}"
         for name, value in sizes.items()
-        if name.startswith(named) and value
+        if name.startswith(named) and value and name not in TAKEN_OF_ROUTING
     )
 
 
@@ -187,13 +189,14 @@ _SIZES = frozenset(
         *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads"),
         *("num_query_groups", "vocab_size", "sequence_length", "kv_channels"),
         *("max_position_embeddings", "attention_implementation"),
+        *(*ROUTING, *TAKEN_OF_ROUTING, *DOCUMENTS),
     }
 )
 
 _OF_TRAINING = frozenset(
     {
         *("sequence_length", "max_position_embeddings", "attention_implementation"),
-        "mtp_num_layers",
+        *("mtp_num_layers", *ROUTING, *TAKEN_OF_ROUTING, *DOCUMENTS),
     }
 )
 """What a job may have otherwise than the library, with the same weights otherwise."""

@@ -511,13 +511,11 @@ class ReplayBounds:
         tensor = np.zeros((2 + num_modes, num_rows, num_layers))
         other = np.zeros_like(tensor)
         experts = np.zeros_like(tensor)
-        skew = min(execution.expert_skew, float(shape.degrees.ep))
         for place, item in enumerate(table.traffic):
             column = RATE_COLUMNS[item.group, item.operation]
             latency, inverse = rows[..., column], rows[..., column + 1]
             sums = tensor if item.group == "tensor" else other
             if item.group == "expert":
-                inverse = inverse * skew
                 sums = experts if hides_experts else other
             sums[0] += item.forward_count * latency + item.forward_bytes * inverse
             sums[1] += item.backward_count * latency + item.backward_bytes * inverse

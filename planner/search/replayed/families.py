@@ -159,7 +159,6 @@ class FamilyFloors:
         """
         workload = self.bounds.workload
         graph, platform, training = workload.graph, workload.platform, workload.training
-        skew = min(workload.execution.expert_skew, float(degrees.ep))
         shares = device_shares(graph.spec, degrees)
         copies = group_copies(graph.spec, degrees)
         parts = exchanged_parts(graph.spec, degrees, training, platform)
@@ -180,8 +179,6 @@ class FamilyFloors:
                 num_bytes = item.forward_bytes + item.backward_bytes
                 if item.operation == "all_to_all":
                     num_bytes *= parts[item.group]
-                if item.group == "expert":
-                    num_bytes *= skew
                 time = count * rates[column] + num_bytes * rates[column + 1]
                 sent[_ROWS.get(item.group, _OTHER), kind] += time
         return _PartTimes(platform.slowest * compute, sent)

@@ -61,6 +61,7 @@ from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchGap, LaunchJob, rank
 from nestsim.launch.read import Settings
 from nestsim.launch.training import CHECK_COMMAND, check_text
 from nestsim.scenario.defaults import checked_plan, checked_training
+from nestsim.scenario.model import DOCUMENTS, TAKEN_OF_ROUTING
 from nestsim.scenario.software import checked_software
 from planner.frameworks.framework import PRESETS
 from planner.plans.checks import AUTO
@@ -130,7 +131,8 @@ def _model_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     except InputError as error:
         yield LaunchGap("model", wanted.family, f"{error}.")
         return
-    names = [field.name for field in fields(wanted) if field.name != "family"]
+    others = {"family", *TAKEN_OF_ROUTING, *DOCUMENTS}
+    names = [field.name for field in fields(wanted) if field.name not in others]
     yield from _differing("model", wanted, launched, names, _MODEL_REASON)
 
 

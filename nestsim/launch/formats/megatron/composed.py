@@ -242,6 +242,9 @@ def _experts(given: GivenOptions) -> Settings:
     if not given.whole("num-experts"):
         return {}
     table: Settings = given.part("experts")
+    # Below 0 nothing is dropped (core/transformer/transformer_config.py).
+    capacity = "moe_expert_capacity_factor"
+    table[capacity] = max(0.0, table[capacity])
     freq = given.word("moe-layer-freq")
     if freq:
         marks = read_list(freq, "--moe-layer-freq")

@@ -23,7 +23,7 @@ from nestsim.launch.formats.megatron.settings import (
 from nestsim.launch.formats.usual import expert_group_gaps
 from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.scenario.defaults import checked_plan, checked_training
-from nestsim.scenario.model import build_model
+from nestsim.scenario.model import DOCUMENTS, TAKEN_OF_ROUTING, build_model
 from planner.frameworks.framework import PRESETS
 from planner.plans.build import outline_plan
 from planner.search.launchable import broken_rules
@@ -34,8 +34,8 @@ from topologies.errors import InputError
 _OF_THE_FRAMEWORK = frozenset({"gradient_copies", "casts_gradients"})
 """What of the training is the framework's own way."""
 
-_ALL_DECODERS = frozenset({"family", "whole_because"})
-"""What of the model says how it is built here."""
+_ALL_DECODERS = frozenset({"family", "whole_because", *TAKEN_OF_ROUTING, *DOCUMENTS})
+"""What of the model says how it is built here, or of its data."""
 
 REASONS: Mapping[str, str] = {
     name.rpartition(".")[2]: reason for name, reason in known.TABLE.gaps.items()

@@ -5,6 +5,7 @@ is now and then the largest.
 """
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -194,6 +195,14 @@ def random_wear(rng: random.Random, network: Network) -> Degradation:
     return Degradation(slow_links=slow_links, slow_devices=slow_devices)
 
 
+ROUTING: Mapping[int, Mapping[str, Any]] = {
+    4: {},
+    6: {"moe_routing": "random", "moe_expert_capacity_factor": 1.0},
+    8: {"moe_routing": "power-law", "moe_routing_exponent": 1.2},
+}
+"""Heads -> where tokens of a model with experts go."""
+
+
 def random_workload(rng: random.Random, preset: str) -> Workload:
     """Draw a model, a batch, and what is hidden behind what."""
     family = rng.choice(sorted(FAMILIES))
@@ -223,6 +232,8 @@ def random_workload(rng: random.Random, preset: str) -> Workload:
             delay_wgrad_compute=heads == 4,
             moe_shared_expert_overlap=heads == 6,
         )
+    if model.num_moe_experts and execution.expert_skew == 1.0:
+        model = replace(model, **ROUTING[heads])
     memory = rng.choice((1e12, 1e12, 80e9, 10e9, 3e9))
     return Workload(
         graph=traced(model),
