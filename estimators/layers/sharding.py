@@ -26,8 +26,9 @@ size are alive at once while the layer's backward pass runs: twice the largest
 activation, counted as it is while it is used (gathered, with sp). For the head these
 are the gradients of the logits alone: what the loss keeps is overwritten by its own.
 Where keys and values are gathered over the context group, they and their gradients are
-whole while attention's backward pass runs. Ulysses' all-to-alls keep as much as came
-in, fewer heads of more tokens; query groups that had to be copied are kept as copies.
+whole while attention's backward pass runs. An indexer's scores of all pairs are whole
+until keys are chosen. Ulysses' all-to-alls keep as much as came in, fewer heads of more
+tokens; query groups that had to be copied are kept as copies.
 
 Weight gradients [3]_. The half of a product's backward pass that no other layer waits
 for. Whoever puts it off keeps the product's input, as it was saved, and the gradient of
@@ -165,6 +166,7 @@ def layer_work(
         working_bytes=max(
             (1.0 if _has_loss(layer) else 2.0) * _largest(device),
             2.0 * _gathered_keys(device),
+            *(device.total(o.outputs) for o in layer.operators if _is_index(o)),
         )
         + max(
             (
@@ -263,7 +265,7 @@ def _operator(
         return _attention(device, operator, causal=causal and not operator.sees_all)
     if operator.operation in RECURRENCES:
         return recurrence_work(operator, device.degrees, device.element_bytes)
-    if operator.operation == INDEX_SCORES:
+    if _is_index(operator):
         rows = device.shares.tensors["whole"].of(operator.dims[0])
         moved = device.total(operator.inputs), device.total(operator.outputs)
         return index_scores_work(operator, rows, *moved)
@@ -615,6 +617,10 @@ def _result_bytes(device: _Device, product: TracedOperator) -> float:
         whole.of(device.layer.tensors[number].elements) * device.element_bytes
         for number in product.outputs
     )
+
+
+def _is_index(operator: TracedOperator) -> bool:
+    return operator.operation == INDEX_SCORES
 
 
 def _has_loss(layer: TracedLayer) -> bool:

@@ -15,8 +15,8 @@ function keeps its input and the result before the gate and makes the rest again
 the first two products are of the kind that a backward pass repeats (``"scan"``).
 
 Sparse attention [5]_ is an indexer and a core. The indexer's scores of all pairs of
-tokens are one kernel, which adds up heads and writes a number in fp32 for each pair
-that a causal mask leaves; the choice reads them. Its backward pass is that of a loss
+tokens are one kernel, which adds up heads and writes a number in fp32 for each pair,
+masked ones too; the choice reads them. Its backward pass is that of a loss
 over the chosen keys [6]_. What makes keys and values of latents is multiplied with
 queries and with contexts, and attention is that of heads as wide as latents.
 
@@ -228,7 +228,7 @@ def _indexer(call: TracedCall) -> None:
     parts.emit("k_norm", "norm", (keys,), (normed,), saved=(keys,))
     query, key = parts.tensor(tokens * heads * width), parts.tensor(tokens * width)
     parts.emit("rotary", "rotary", (flat, normed), (query, key))
-    scores = parts.tensor(tokens * (tokens + 1) // 2, "fp32")
+    scores = parts.tensor(tokens**2, "fp32")
     topk = call.results[0].shape[-1]
     parts.emit(
         "scores",

@@ -9,6 +9,7 @@ from estimators.layers.sharding import layer_work
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import CollectiveWork, Degrees, LayerWork, OperatorWork
 from estimators.models.library import build_spec, load_model, model_words
+from estimators.models.spec import with_sequence_length
 from estimators.tracing.graph import INDEX_SCORES, LayerGraph
 from estimators.tracing.trace import trace_model
 from tests import failures
@@ -159,6 +160,17 @@ def test_context_ranks_gather_the_latents_and_the_keys_of_an_indexer() -> None:
     scores = operator_of(work, INDEX_SCORES)
     assert scores.m == DEEPSEEK.spec.sequence_length / 4
     assert scores.n == DEEPSEEK.spec.sequence_length / 2
+
+
+def test_scores_of_an_indexer_are_held_until_keys_are_chosen() -> None:
+    """4 bytes for each pair of tokens: more than all gradients of long sequences."""
+    spec = replace(DEEPSEEK.spec, mtp_num_layers=0, max_position_embeddings=0)
+    graph = trace_model(with_sequence_length(spec, 2**17))
+    grouping = Grouping(cp_comm_type="all_gather")
+    whole = work_of(graph, tp=8, sequence_parallel=True)
+    part = work_of(graph, tp=8, cp=4, sequence_parallel=True, grouping=grouping)
+    assert whole.working_bytes == 4 * 2.0**34
+    assert part.working_bytes == 2.0**34
 
 
 def test_an_indexer_is_the_only_difference_to_the_model_before() -> None:
