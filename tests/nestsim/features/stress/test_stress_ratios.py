@@ -21,6 +21,7 @@ from tests.nestsim.features.stress.clusters import small
 from topologies import (
     FatTreeSpec,
     LevelSpec,
+    PodsSpec,
     RailSpec,
     SpineLeafSpec,
     TorusSpec,
@@ -93,13 +94,27 @@ def test_the_ratios_as_built_are_the_network_as_built(kind: str) -> None:
     assert canonical(built_ratios(built), built_ratios(same)) == ()
 
 
+TORUS = TorusSpec(dimensions=(4,), wrap=(True,), bandwidth=1e9, latency=1e-6)
+
+
+@failures.over("pod", [TORUS, SPECS["spine-leaf"]], ids=["torus", "tree"])
+def test_pods_have_the_ratios_that_were_asked_for_inside_and_between(pod) -> None:
+    spec = PodsSpec(
+        pod=pod, num_pods=2, nic_bandwidth=1e9, nic_latency=1e-6, latency=1e-6
+    )
+    built = built_ratios(build_network(spec))
+    assert built == built_ratios(build_network(pod)) | {"pod": 1.0}
+    asked = {level: 3.0 + number for number, level in enumerate(built)}
+    changed = with_ratios(spec, asked)
+    assert built_ratios(build_network(changed)) == pytest.approx(asked)
+
+
 def test_a_level_without_links_up_is_refused_with_those_that_have_some() -> None:
     with pytest.raises(InputError) as raised:
         with_ratios(SPECS["spine-leaf"], {"spine": 2.0})
     assert 'expected: "node" or "leaf"' in str(raised.value)
-    torus = TorusSpec(dimensions=(4,), wrap=(True,), bandwidth=1e9, latency=1e-6)
     with pytest.raises(InputError, match="no level with links to one above"):
-        with_ratios(torus, {"dimension 0": 2.0})
+        with_ratios(TORUS, {"dimension 0": 2.0})
 
 
 @pytest.fixture(scope="module")
