@@ -234,7 +234,13 @@ Networks = tuple[dict[str, Tree], int, Parts]
 
 @st.composite
 def _networks(draw: st.DrawFn) -> Networks:
-    drawn = {"fat-tree": _fat_trees, "spine-leaf": _spine_leaves, "rail": _rails}
+    drawn = {
+        "fat-tree": _fat_trees,
+        "spine-leaf": _spine_leaves,
+        "rail": _rails,
+        "pods": _pods,
+        "dragonfly": _dragonflies,
+    }
     kind = draw(st.sampled_from([*drawn, "torus", "mesh"]))
     if kind in drawn:
         found: Networks = draw(drawn[kind]())
@@ -250,6 +256,51 @@ def _networks(draw: st.DrawFn) -> Networks:
     }
     links = ("device 0 <-> *", "* -> device 0") if math.prod(shape) > 1 else ()
     return table, math.prod(shape), Parts("1 hop", links)
+
+
+@st.composite
+def _pods(draw: st.DrawFn) -> Networks:
+    shape, count = draw(st.sampled_from([([4], 3), ([2, 2], 4), ([8], 2)]))
+    table = {
+        "kind": "torus",
+        "dimensions": shape,
+        "bandwidth": draw(_BANDWIDTHS),
+        "latency": draw(_LATENCIES),
+        "pods": {
+            "count": count,
+            "devices_per_nic": draw(st.sampled_from([1, 2, 4])),
+            "nic_bandwidth": draw(_BANDWIDTHS),
+            "nic_latency": draw(_LATENCIES),
+            "latency": draw(_LATENCIES),
+        },
+    }
+    links = ("device 0 <-> *", "pod 0 <-> core")
+    return table, count * math.prod(shape), Parts("pods", links)
+
+
+@st.composite
+def _dragonflies(draw: st.DrawFn) -> Networks:
+    groups = draw(st.integers(2, 4))
+    table = {
+        "kind": "dragonfly",
+        "devices_per_node": 2,
+        "nodes_per_switch": 1,
+        "node_bandwidth": draw(_BANDWIDTHS),
+        "node_latency": draw(_LATENCIES),
+        "nic_bandwidth": draw(_BANDWIDTHS),
+        "nic_latency": draw(_LATENCIES),
+        "switches_per_group": 2,
+        "num_groups": groups,
+        "global_links": 2,
+        "local_bandwidth": draw(_BANDWIDTHS),
+        "local_latency": draw(_LATENCIES),
+        "global_bandwidth": draw(_BANDWIDTHS),
+        "global_latency": draw(_LATENCIES),
+        "routing": draw(st.sampled_from(["minimal", "valiant"])),
+        "trunk": draw(st.sampled_from(["ideal", "ecmp"])),
+    }
+    links = ("switch 0 <-> switch 1", "device 0 <-> *")
+    return table, 4 * groups, Parts("system", links)
 
 
 @st.composite
