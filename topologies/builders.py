@@ -103,6 +103,13 @@ def sub_network(network: Network, devices: Sequence[int] | IntArray) -> SubNetwo
     chosen = np.unique(np.asarray(devices, dtype=np.int64))
     built = network.routing.built
     is_built = built is network.routing
+    if isinstance(built, JoinedRouting) and chosen[0] // built.size == (
+        chosen[-1] // built.size
+    ):
+        # All in one pod, or below one switch: as in that network by itself.
+        inner = replace(built.copy.inner, rules=network.rules)
+        inside = sub_network(inner, chosen % built.size)
+        return replace(inside, devices=chosen, is_exact=inside.is_exact and is_built)
     if isinstance(built, TreeRouting):
         shape = tree_shape(built, chosen)
         fan_outs = shape or _compact(len(chosen), [t.fan_out for t in built.tiers()])

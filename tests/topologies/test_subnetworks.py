@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tests import failures
 from topologies.builders import build_network, sub_network
 from topologies.degrade import Degradation, SlowLinks, degrade
-from topologies.joined_specs import NetworkSpec
+from topologies.joined_specs import DragonflySpec, NetworkSpec, PodsSpec
 from topologies.network import Network
 from topologies.specs import FatTreeSpec, LevelSpec, RailSpec, SpineLeafSpec, TorusSpec
 
@@ -47,6 +47,24 @@ FAT_TREE = FatTreeSpec(
 TORUS = TorusSpec(
     dimensions=(4, 4, 4), wrap=(True, True, True), bandwidth=50e9, latency=1e-6
 )
+PODS = PodsSpec(
+    pod=replace(TORUS, dimensions=(4, 4), wrap=(True, True)),
+    num_pods=4,
+    nic_bandwidth=1e9,
+    nic_latency=1e-6,
+    latency=1e-6,
+    devices_per_nic=4,
+)
+DRAGONFLY = DragonflySpec(
+    below=replace(FAT_TREE, levels=FAT_TREE.levels[:1]),
+    switches_per_group=2,
+    num_groups=64 // 2 // FAT_TREE.levels[0].fan_out,
+    global_links=8,
+    local_bandwidth=1e9,
+    local_latency=1e-6,
+    global_bandwidth=1e9,
+    global_latency=1e-6,
+)
 WHOLE: dict[str, tuple[NetworkSpec, list[int]]] = {
     "two leaves": (SPINES, [*range(16, 48)]),
     "a node of each leaf": (SPINES, [*range(4, 8), *range(20, 24), *range(52, 56)]),
@@ -58,6 +76,9 @@ WHOLE: dict[str, tuple[NetworkSpec, list[int]]] = {
     "a node of each pod": (FAT_TREE, [d for d in range(64) if d % 16 < 4]),
     "a plane": (TORUS, [*range(16, 32)]),
     "a line": (TORUS, [*range(4)]),
+    "a pod": (PODS, [*range(16, 32)]),
+    "lines of a pod": (PODS, [*range(20, 28)]),
+    "a switch": (DRAGONFLY, [*range(8, 12)]),
     "a box": (TORUS, [0, 1, 4, 5, 16, 17, 20, 21]),
 }
 
@@ -110,7 +131,7 @@ def test_what_is_no_whole_blocks_is_planned_on_a_compact_cluster() -> None:
     assert part.network.block_sizes == (4, 20)  # 5 leaves of one node
 
 
-@failures.over("spec", [SPINES, RAILS, FAT_TREE, TORUS])
+@failures.over("spec", [SPINES, RAILS, FAT_TREE, TORUS, PODS, DRAGONFLY])
 @failures.over("count", [1, 7, 11, 24, 63])
 def test_any_number_of_devices_has_a_network(spec: NetworkSpec, count: int) -> None:
     part = sub_network(build_network(spec), range(64 - count, 64))
