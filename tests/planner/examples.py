@@ -28,13 +28,13 @@ def eight_devices() -> Network:
 def executed(job: Workload, message_time: float = 0.0, **overlaps: Any) -> Workload:
     """Return a job under a framework that hides other things; its tables are kept.
 
-    But for those of another load of experts.
+    But for those of another load of experts, unless they were made up.
 
     Hosts take ``message_time`` for each message between stages [s].
     """
     constants = job.constants.replaced({"software.ideal.message_time": message_time})
     other = replace(job, execution=Execution(**overlaps), constants=constants)
-    if other.graph is job.graph:
+    if other.graph is job.graph or not job.graph.layers:
         other._tables.update(job._tables)
     return other
 
