@@ -1,24 +1,39 @@
-"""The table of docs/published.md, from the folder that `make published` writes.
+"""The table of docs/published.md: replays, and searches that `make published` writes.
 
-``python -m tests.nestsim.published_page results/published`` prints it.
+``python -m tests.nestsim.published_page results/published`` prints it; without a folder
+what searches found stays as the page has it.
 """
 
 import csv
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from nestsim.evaluate.job import simulate_job
 from nestsim.scenario.load import load_scenario
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / "scenarios" / "published").glob("*.toml"))
+PAGE = ROOT / "docs" / "published.md"
+SCENARIOS = ROOT / "scenarios"
+BESIDE = ("deepseek_v3_2048_h800", "palm_540b_6144_tpuv4_pods")
+"""Published runs among the scenarios that show what can be described."""
+
+FILES = sorted(
+    (
+        *(SCENARIOS / "published").glob("*.toml"),
+        *(SCENARIOS / f"{stem}.toml" for stem in BESIDE),
+    ),
+    key=lambda path: path.stem,
+)
 PLANNERS = ("manual", "nest")
 _SHORT = (
     ("virtual_pipeline_model_parallel_size", "vpp"),
     ("context_parallel_size", "cp"),
     ("expert_model_parallel_size", "ep"),
 )
+REPLAYED = 5
+"""Cells of a row that are of the replay of the published plan."""
 
 
 def words(path: Path) -> str:
@@ -29,12 +44,12 @@ def words(path: Path) -> str:
 
 def measured(path: Path) -> float:
     """Return the published time of a step, the first one that is given [s]."""
-    found = re.search(r"([0-9.]+) s for a step", words(path))
-    assert found is not None
-    return float(found[1])
+    time = re.search(r"([0-9.]+) s for a step", words(path))
+    assert time is not None
+    return float(time[1])
 
 
-def plan_words(row: dict[str, str]) -> str:
+def plan_words(row: Mapping[str, str]) -> str:
     """Write a plan of ``comparison.csv`` in one cell."""
     sizes = [
         f"tp{row['tensor_model_parallel_size']}",
@@ -48,28 +63,62 @@ def plan_words(row: dict[str, str]) -> str:
 
 
 def published_cells(path: Path) -> list[str]:
-    """Return what a row says of the published plan: measured, predicted, the error."""
-    candidate = simulate_job(load_scenario(path)).candidate
-    time = candidate.simulated.iteration_time
+    """Return the cells about the published plan.
+
+    Returns
+    -------
+    list[str]
+        Measured time, predicted time, the error, the 80 % band that a report prints,
+        and whether the measured time is in it.
+    """
+    result = simulate_job(load_scenario(path))
+    (candidate,) = result.candidates
+    assert result.band is not None
+    time, published = candidate.simulated.iteration_time, measured(path)
+    low, high = (factor * time for factor in result.band)
     mark = "*" if candidate.verdict.kind == "infeasible" else ""
-    error = time / measured(path) - 1.0
-    return [f"{measured(path):.4g}", f"{time:.4g}{mark}", f"{100.0 * error:+.1f} %"]
+    return [
+        f"{published:.4g}",
+        f"{time:.4g}{mark}",
+        f"{100.0 * (time / published - 1.0):+.1f} %",
+        f"{low:.4g} to {high:.4g}",
+        "yes" if low <= published <= high else "no",
+    ]
 
 
-def print_table(folder: Path) -> None:
-    """Print the rows of the page's table."""
+def rows() -> dict[str, list[str]]:
+    """Return the cells of the page's table by scenario."""
+    lines = re.findall(r"^\| `([^`]+)` \| (.*) \|$", PAGE.read_text("utf-8"), re.M)
+    return {stem: cells.split(" | ") for stem, cells in lines}
+
+
+def searched_cells(folder: Path) -> dict[str, list[str]]:
+    """Return time and plan of each planner, by the stem of a scenario's file."""
     with (folder / "comparison.csv").open(encoding="utf-8") as stream:
-        rows = {
+        compared = {
             (row["scenario"], row["planner"]): row for row in csv.DictReader(stream)
         }
+    cells: dict[str, list[str]] = {}
     for path in FILES:
-        cells = [f"`{path.stem}`", *published_cells(path)]
+        cells[path.stem] = []
         for planner in PLANNERS:
-            row = rows[load_scenario(path).name, planner]
-            time = row["simulated_iteration_time_s"]
-            cells += [f"{float(time):.4g}", plan_words(row)] if time else ["-", "-"]
+            row = compared.get((load_scenario(path).name, planner), {})
+            time = row.get("simulated_iteration_time_s")
+            both = [f"{float(time):.4g}", plan_words(row)] if time else ["-", "-"]
+            cells[path.stem] += both
+    return cells
+
+
+def print_table(searched: Mapping[str, list[str]]) -> None:
+    """Print the rows of the page's table."""
+    for path in FILES:
+        plans = searched.get(path.stem, ["-"] * 2 * len(PLANNERS))
+        cells = [f"`{path.stem}`", *published_cells(path), *plans]
         sys.stdout.write(f"| {' | '.join(cells)} |\n")
 
 
 if __name__ == "__main__":
-    print_table(Path(sys.argv[1]))
+    if sys.argv[1:]:
+        print_table(searched_cells(Path(sys.argv[1])))
+    else:
+        print_table({stem: cells[REPLAYED:] for stem, cells in rows().items()})

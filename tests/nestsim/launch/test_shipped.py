@@ -41,6 +41,8 @@ def check(job: LaunchJob, tmp_path: Path) -> None:
     to = PRESET_FORMATS[job.scenario.software_preset]
     launch = WRITERS[to](job)
     assert all(isinstance(one, str) and one for one in launch.files.values())
+    if "model" in {gap.setting for gap in launch.gaps}:
+        return  # to be written by the user before the launcher, or a reader, knows it
     if to not in READERS:  # Megatron Bridge's says what Megatron-LM's says
         launch = WRITERS["megatron"](job)
         to = "megatron"
@@ -64,8 +66,8 @@ def check(job: LaunchJob, tmp_path: Path) -> None:
 def test_few_plans_cannot_be_said_in_full() -> None:
     """Whole stages recomputed, Mist's stages, DeepSeek-V3's DualPipe-V; padding.
 
-    Llama 3's FSDP frees gradients that Megatron's buffers hold. Adapters are told
-    nowhere.
+    Llama 3's FSDP frees gradients that Megatron's buffers hold; it has no sandwich
+    norms. Adapters are told nowhere. OLMo 2 and PaLM are no models of their launchers.
 
     GPT-3 has 50,257 tokens, an odd number that no tensor-parallel size divides.
     """
@@ -81,12 +83,21 @@ def test_few_plans_cannot_be_said_in_full() -> None:
         "gpt3_175b_1024_h100.toml",
         "llama3_8b_2_rtx4090_qlora.toml",
         "mist_gpt_1.3b_2_l4.yaml",
+        "palm_540b_6144_tpuv4_pods.toml",
         *(f"paper/fig10_gpt3_{n}.toml" for n in (4, 8)),
         "paper/fig2_gpt3_175b.toml",
         *(f"paper/fig5_gpt3_175b_{n}.toml" for n in (1024, 128, 256, 512)),
         "paper/fig5_llama3_70b_128.toml",
         *(f"paper/fig5_mixtral_8x7b_{n}.toml" for n in (1024, 128, 256, 512)),
-        "published/meta_llama3_405b_16384_h100.toml",
+        *(
+            f"published/{stem}.toml"
+            for stem in (
+                "ai2_olmo2_32b_1024_h100",
+                "megascale_moe_352b_1440_h800",
+                "meta_llama3_405b_131k_16384_h100",
+                "meta_llama3_405b_16384_h100",
+            )
+        ),
     ]
 
 

@@ -21,17 +21,6 @@ META = "published/meta_llama3_405b_16384_h100"
 DEEPSEEK = "deepseek_v3_2048_h800"
 KIMI = "memory/kimi_k2_256_h800"
 
-LONG: Changes = {
-    "model": {"sequence_length": 131072},
-    "training": {"global_batch_size": 128},
-    "plan": {
-        "data_parallel_size": 8,
-        "context_parallel_size": 16,
-        "cp_comm_type": "all_gather",
-    },
-}
-"""Llama 3 with its longest sequences: table 4, third row."""
-
 LARGE: Changes = {
     "cluster": {"num_devices": 2048},
     "plan": {"data_parallel_size": 128, "offload_optimizer": 0.0},
@@ -59,7 +48,7 @@ def held(name: str, changes: Changes) -> tuple[PlanMemory, RoomKind]:
     ("name", "changes"),
     [
         (META, {}),
-        (META, LONG),
+        ("published/meta_llama3_405b_131k_16384_h100", {}),
         (DEEPSEEK, {}),
         (KIMI, {}),
         (KIMI, LARGE),
