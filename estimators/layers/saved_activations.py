@@ -348,6 +348,52 @@ class Kept(NamedTuple):
         return self._by(op for op in self.layer.operators if _is_loss(op))
 
 
+def kept_parts_of(kept: Kept, mode: str) -> dict[int, float]:
+    """Return number of each tensor that is kept in a recompute mode, and its part."""
+    layer, modules = kept.layer, kept.keeping.recompute_modules
+    operators = layer.operators
+    if mode == "none":
+        return kept.parts(operators)
+    again = runs_again(layer, modules)
+    outside = [op for op, inside in zip(operators, again, strict=True) if not inside]
+    inside = [op for op, inside in zip(operators, again, strict=True) if inside]
+    read_inside = {n for op in inside for n in op.inputs}
+    makers = _makers(layer)
+    made_inside = {number for number, maker in makers.items() if again[maker]}
+    return kept.parts(
+        outside,
+        frozenset(read_inside - made_inside),
+        discarded_tensors(layer, modules),
+    )
+
+
+def _makers(layer: TracedLayer) -> dict[int, int]:
+    """Return which operator makes each tensor that a layer is not given.
+
+    Parts of a result, as a gate and what it gates, are tensors that none writes: they
+    have the numbers behind it.
+    """
+    written = {
+        number: place
+        for place, operator in enumerate(layer.operators)
+        for number in written_tensors(operator)
+        if number not in operator.inputs
+    }
+    makers: dict[int, int] = {}
+    latest = None
+    for number in range(len(layer.tensors)):
+        latest = written.get(number, latest)
+        if latest is not None and number not in layer.entering:
+            makers[number] = latest
+    return makers
+
+
+def written_tensors(operator: TracedOperator) -> tuple[int, ...]:
+    """Return results, and what is written only to be kept."""
+    known = {*operator.inputs, *operator.outputs}
+    return (*operator.outputs, *(n for n in operator.saved if n not in known))
+
+
 _FP32_BYTES = 4
 
 

@@ -59,12 +59,13 @@ from estimators.layers.saved_activations import (
     EVERYTHING,
     Keeping,
     Kept,
-    discarded_tensors,
     is_narrow,
     kept_parts,
+    kept_parts_of,
     num_read,
     read_again,
     runs_again,
+    written_tensors,
 )
 from estimators.layers.shares import (
     Shares,
@@ -326,10 +327,10 @@ def _attention(
     ring = grouping.ring(degrees.cp)
     held = device.total(others) + _copied_groups(device, operator)
     moved = device.total((query,)) + (degrees.cp if gathers else ring) * held
-    forward = moved + device.total(_written_tensors(operator))
+    forward = moved + device.total(written_tensors(operator))
     backward = (
         2 * moved
-        + device.total(_written_tensors(operator))
+        + device.total(written_tensors(operator))
         + device.total(operator.outputs)
     )
     queries, keys, head_size, heads = operator.dims
@@ -387,12 +388,6 @@ def _gathered_keys(device: _Device) -> float:
     return max(sizes, default=0.0)
 
 
-def _written_tensors(operator: TracedOperator) -> tuple[int, ...]:
-    """Return results, and what is written only to be kept."""
-    known = {*operator.inputs, *operator.outputs}
-    return (*operator.outputs, *(n for n in operator.saved if n not in known))
-
-
 def _memory_traffic(device: _Device, operator: TracedOperator) -> tuple[float, float]:
     """Return the traffic of the forward and of the backward pass [byte]."""
     if operator.operation == "embedding":
@@ -404,7 +399,7 @@ def _memory_traffic(device: _Device, operator: TracedOperator) -> tuple[float, f
         return 0.0, 3 * inputs  # added to the gradient of the product's input
     if operator.operation == "adapter sum":
         return inputs + outputs, 0.0
-    forward = inputs + device.total(_written_tensors(operator))
+    forward = inputs + device.total(written_tensors(operator))
     return forward, device.total(operator.saved) + outputs + inputs
 
 
@@ -440,27 +435,8 @@ def _saved_tensors(device: _Device, keeping: Keeping, mode: str) -> dict[int, fl
         return {number: device.sizes[number] for number in layer.entering}
     kept = Kept(layer, device.element_bytes, keeping)
     sizes = _kept_sizes(device)
-    parts = layer.once((kept[1:], mode), lambda: _kept_tensors(kept, mode))
+    parts = layer.once((kept[1:], mode), lambda: kept_parts_of(kept, mode))
     return {number: sizes[number] * part for number, part in parts.items()}
-
-
-def _kept_tensors(kept: Kept, mode: str) -> dict[int, float]:
-    """Return number of each tensor that is kept in a recompute mode, and its part."""
-    layer, modules = kept.layer, kept.keeping.recompute_modules
-    operators = layer.operators
-    if mode == "none":
-        return kept.parts(operators)
-    again = runs_again(layer, modules)
-    outside = [op for op, inside in zip(operators, again, strict=True) if not inside]
-    inside = [op for op, inside in zip(operators, again, strict=True) if inside]
-    read_inside = {n for op in inside for n in op.inputs}
-    makers = _makers(layer)
-    made_inside = {number for number, maker in makers.items() if again[maker]}
-    return kept.parts(
-        outside,
-        frozenset(read_inside - made_inside),
-        discarded_tensors(layer, modules),
-    )
 
 
 def _kept_sizes(device: _Device) -> tuple[float, ...]:
@@ -490,27 +466,6 @@ def _dequantised(device: _Device, operator: TracedOperator, beside: float) -> fl
         part.of(count) for part, count in zip(share, operator.dims, strict=True)
     )
     return n * k * batch * (device.element_bytes + beside)
-
-
-def _makers(layer: TracedLayer) -> dict[int, int]:
-    """Return which operator makes each tensor that a layer is not given.
-
-    Parts of a result, as a gate and what it gates, are tensors that none writes: they
-    have the numbers behind it.
-    """
-    written = {
-        number: place
-        for place, operator in enumerate(layer.operators)
-        for number in _written_tensors(operator)
-        if number not in operator.inputs
-    }
-    makers: dict[int, int] = {}
-    latest = None
-    for number in range(len(layer.tensors)):
-        latest = written.get(number, latest)
-        if latest is not None and number not in layer.entering:
-            makers[number] = latest
-    return makers
 
 
 class KeptTensor(NamedTuple):
@@ -569,7 +524,7 @@ def _tensor_names(layer: TracedLayer) -> dict[int, str]:
     if layer.hidden_input is not None:
         names[layer.hidden_input] = "input of the layer"
     for operator in layer.operators:
-        written = [n for n in _written_tensors(operator) if n not in operator.inputs]
+        written = [n for n in written_tensors(operator) if n not in operator.inputs]
         for place, number in enumerate(written, start=1):
             which = f", result {place}" if len(written) > 1 else ""
             names[number] = f"{operator.name}{which}"
@@ -581,7 +536,7 @@ def _kept_bytes(device: _Device, kept: list[tuple[bool, ...]]) -> float:
     total = 0.0
     for operator, parts in zip(device.layer.operators, kept, strict=True):
         if operator.operation == "attention":
-            total += device.total(_written_tensors(operator))
+            total += device.total(written_tensors(operator))
         elif len(parts) > len(operator.outputs):
             total += device.total(operator.outputs) * sum(parts) / len(parts)
         else:

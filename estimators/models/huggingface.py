@@ -35,11 +35,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
+from estimators.models.changed import (
+    with_sequence_length,
+)
 from estimators.models.config_file import ConfigFile, read_config
 from estimators.models.config_keys import COMPUTED
 from estimators.models.library import build_spec, read_tables, resolve_table
 from estimators.models.limits import MAX_LAYERS
-from estimators.models.spec import TransformerSpec, with_sequence_length
+from estimators.models.spec import (
+    TransformerSpec,
+)
 from topologies.errors import InputError, located
 from topologies.input_file import file_in
 from topologies.notices import notices

@@ -61,14 +61,16 @@ from typing import Any, NamedTuple
 
 import tomli
 
+from estimators.models.changed import (
+    with_sequence_length,
+    with_windows,
+)
 from estimators.models.limits import MAX_LAYERS
 from estimators.models.spec import (
     DENSE_BLOCK,
     EXPERT_BLOCK,
     TransformerSpec,
     encoder_decoder_pattern,
-    with_sequence_length,
-    with_windows,
 )
 from topologies.errors import InputError
 

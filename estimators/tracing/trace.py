@@ -13,7 +13,12 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from estimators.models.spec import TransformerSpec, with_one_of_each
+from estimators.models.changed import (
+    with_one_of_each,
+)
+from estimators.models.spec import (
+    TransformerSpec,
+)
 from estimators.tracing.graph import LayerGraph, TracedLayer
 from topologies.errors import InputError
 from topologies.input_file import Value, decode, parse_json

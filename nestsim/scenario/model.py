@@ -10,6 +10,10 @@ from typing import Annotated, Any, Literal, get_args
 from annotated_types import Ge, Le
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
+from estimators.models.changed import (
+    with_num_layers,
+    without_padding,
+)
 from estimators.models.huggingface import load_huggingface
 from estimators.models.library import (
     build_spec,
@@ -36,8 +40,6 @@ from estimators.models.limits import (
 )
 from estimators.models.spec import (
     TransformerSpec,
-    with_num_layers,
-    without_padding,
 )
 from estimators.tracing.hub_module import trace_hub_model
 from estimators.tracing.user_module import TracedModule, UserModule

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from estimators.collectives.transports import find_transport, library_network
 from estimators.constants import Constants, load_constants
 from estimators.layers.adapters import with_adapters
-from estimators.models.spec import with_num_layers, with_one_of_each
+from estimators.models.changed import (
+    with_num_layers,
+    with_one_of_each,
+)
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.user_files import LINK_EFFICIENCIES

@@ -8,8 +8,10 @@ from estimators.grouping import Grouping
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import CollectiveWork, Degrees, LayerWork, OperatorWork
+from estimators.models.changed import (
+    with_sequence_length,
+)
 from estimators.models.library import build_spec, load_model, model_words
-from estimators.models.spec import with_sequence_length
 from estimators.tracing.graph import INDEX_SCORES, LayerGraph
 from estimators.tracing.trace import trace_model
 from tests import failures

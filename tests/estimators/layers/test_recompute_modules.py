@@ -16,8 +16,10 @@ from estimators.layers.saved_activations import (
 )
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, InLayerTraffic, LayerTable
+from estimators.models.changed import (
+    with_num_layers,
+)
 from estimators.models.library import load_model
-from estimators.models.spec import with_num_layers
 from estimators.platform import Platform
 from estimators.software import Software
 from estimators.tracing.trace import trace_model

@@ -16,9 +16,14 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from estimators.models.changed import (
+    with_windows,
+)
 from estimators.models.families import build_layers
 from estimators.models.huggingface import load_huggingface
-from estimators.models.spec import TransformerSpec, with_windows
+from estimators.models.spec import (
+    TransformerSpec,
+)
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from tests import failures

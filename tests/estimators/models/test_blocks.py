@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 import torch
 
+from estimators.models.changed import (
+    with_num_layers,
+)
 from estimators.models.families import FEED_FORWARDS, MIXERS, build_block
 from estimators.models.library import load_model
-from estimators.models.spec import TransformerSpec, with_num_layers
+from estimators.models.spec import (
+    TransformerSpec,
+)
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from tests import failures

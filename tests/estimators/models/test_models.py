@@ -6,13 +6,18 @@ from dataclasses import replace
 import pytest
 import torch
 
+from estimators.models.changed import (
+    with_one_of_each,
+)
 from estimators.models.families import (
     FAMILIES,
     build_layers,
     example_inputs,
 )
 from estimators.models.library import load_model, model_names, published_model
-from estimators.models.spec import TransformerSpec, with_one_of_each
+from estimators.models.spec import (
+    TransformerSpec,
+)
 from estimators.tracing.trace import trace_model
 from tests import failures
 from tests.estimators.models import test_library, test_special

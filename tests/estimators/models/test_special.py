@@ -11,14 +11,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees, LayerWork, model_flops_per_sequence
+from estimators.models.changed import (
+    with_num_layers,
+    with_sequence_length,
+)
 from estimators.models.families import block_inputs, build_layers, example_inputs
 from estimators.models.layers import MambaMixer
 from estimators.models.library import hybrid_pattern, load_model
 from estimators.models.spec import (
     TransformerSpec,
     encoder_decoder_pattern,
-    with_num_layers,
-    with_sequence_length,
 )
 from estimators.tracing.graph import LayerGraph, TracedOperator
 from estimators.tracing.trace import trace_model
