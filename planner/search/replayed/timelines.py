@@ -318,13 +318,17 @@ class TimelineBounds:
         """Return what transfers take that share their links with those like them."""
         sizes, choice = leaf.configuration, leaf.choice
         table = self.bounds.workload.table(shape.degrees)
+        virtual = SCHEDULES[shape.schedule_name].virtual_stages(shape.p, shape.v)
         spread = np.flatnonzero(table.expert_parameters)
-        held = np.searchsorted(spread, leaf.layout)
+        held = np.diff(np.searchsorted(spread, leaf.layout)) > 0
+        crossed = np.unique(virtual.boundary[~virtual.stays])
         rates = self.prices.rates(sizes, leaf.placement)
+        # Of chunks there matters which boundaries they cross, and who has experts.
         key = (
             *(place_of(sizes, leaf.placement), rates.gradient_algorithm),
             *(choice.zero_stage, choice.sharding, choice.offload),
-            *(shape.schedule_name, shape.v, tuple((np.diff(held) > 0).tolist())),
+            *(shape.schedule_name, int(virtual.stage[-1])),
+            *(crossed.tobytes(), np.unique(virtual.stage[held]).tobytes()),
         )
         if key not in self._known:
             if len(self._known) >= MOST_TRANSFERS:

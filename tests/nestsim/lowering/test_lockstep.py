@@ -67,6 +67,37 @@ def test_transfers_take_no_longer_than_in_the_folded_replay(draw):
     assert shared > 0
 
 
+def drawn_leaves(candidates, rng):
+    """Draw plans that have a pipeline, as a search lists them, and their shapes."""
+    piped = [k for k in range(len(candidates)) if candidates[k].pp > 1]
+    for index in rng.sample(piped, min(12, len(piped))):
+        shapes = candidates.listing.shapes(candidates[index])
+        for leaves in candidates.leaves(candidates[index], np.inf):
+            (shape,) = (one for one in shapes if one.schedule == leaves.schedule)
+            count = len(leaves.bounds)
+            for k in rng.sample(range(count), min(2, count)):
+                yield leaves.leaf(k), shape
+
+
+@pytest.mark.parametrize("draw", [random_world, shared_world])
+def test_what_a_search_keeps_of_transfers_is_that_of_each_plan(draw):
+    """Plans that differ in chunks, layouts and micro-batches have the same transfers."""
+    asked, kept = 0, 0
+    for seed in range(24):
+        world, rng = draw(seed), random.Random(seed)
+        if world.settings.granularity == "layer":
+            continue
+        candidates = world.candidates()
+        timelines = world.timelines(candidates)
+        for leaf, shape in drawn_leaves(candidates, rng):
+            found = timelines._lockstep(leaf, shape)
+            wanted = world.transfers(candidates.plan(leaf))
+            assert np.array_equal(found, wanted), (seed, leaf)
+            asked += 1
+        kept += len(timelines._known)
+    assert 0 < 4 * kept < 3 * asked
+
+
 def test_replicas_that_share_an_adapter_share_it_in_their_price():
     """Four replicas leave a node through one adapter: each has a quarter of it."""
     for seed in range(20):
