@@ -81,7 +81,7 @@ def drawn_leaves(candidates, rng):
 
 @pytest.mark.parametrize("draw", [random_world, shared_world])
 def test_what_a_search_keeps_of_transfers_is_that_of_each_plan(draw):
-    """Plans that differ in chunks, layouts and micro-batches have the same transfers."""
+    """Plans of other chunks, layouts and micro-batches have the same transfers."""
     asked, kept = 0, 0
     for seed in range(24):
         world, rng = draw(seed), random.Random(seed)
