@@ -16,7 +16,7 @@ from nestsim.scenario.load import load_scenario
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "published.md"
 SCENARIOS = ROOT / "scenarios"
-BESIDE = ("deepseek_v3_2048_h800", "palm_540b_6144_tpuv4_pods")
+BESIDE = ("deepseek_v3_2048_h800",)
 """Published runs among the scenarios that show what can be described."""
 
 FILES = sorted(

@@ -209,7 +209,9 @@ def test_palm_exchanges_between_its_pods_what_its_paper_says():
     # Chowdhery et al., section 4: "each pair of hosts exchange approximately 1.3 GB of
     # gradients in every training step"; two pods have 1.95 times one pod's throughput
     # where the exchange is not hidden behind the backward pass, as it is here.
-    scenario = load_scenario(SCENARIOS / "palm_540b_6144_tpuv4_pods.toml")
+    scenario = load_scenario(
+        SCENARIOS / "published" / "google_palm_540b_6144_tpuv4_pods.toml"
+    )
     network = job_network(scenario)
     assert network.num_devices == 6144
     assert sum(" NIC " in name for name in network.vertex_names) == 1536
