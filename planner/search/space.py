@@ -575,7 +575,8 @@ def _levels(model: TransformerSpec, kind: str, tp: int, cp: int) -> Iterator[int
 
 def divisors(number: int) -> list[int]:
     """Return the divisors of a number, rising; none of 0."""
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+    small = [part for part in range(1, math.isqrt(number) + 1) if number % part == 0]
+    return small + [number // part for part in reversed(small) if part**2 < number]
 
 
 def _virtual_sizes(spec: SearchSpec, num_blocks: int) -> Iterable[int]:
