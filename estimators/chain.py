@@ -89,14 +89,11 @@ class LayerCosts(NamedTuple):
 class KnownCosts:
     """What tables of a model have in common, of one job on one platform."""
 
-    layers: dict[tuple[int, Degrees, tuple[str, ...]], LayerCosts] = field(
+    layers: dict[tuple[int, Degrees], dict[tuple[str, ...], LayerCosts]] = field(
         default_factory=dict
     )
-    """Distinct layer, what it depends on but for modules to run again, and those of
+    """Distinct layer, and what it depends on but for modules to run again -> those of
     them that it has -> its costs."""
-
-    alike: dict[tuple[int, Degrees], LayerCosts] = field(default_factory=dict)
-    """The same, with some modules or others."""
 
     tables: dict[Degrees, tuple[LayerTable, list[LayerCosts]]] = field(
         default_factory=dict
@@ -373,8 +370,9 @@ def _layer_costs(
     modules = modules_of(layer, keeping.recompute_modules)
     split = degrees if layer.has_experts else degrees.dense
     alike = split._replace(recompute_modules=())
-    if (kind, alike, modules) not in known.layers:
-        like = known.alike.get((kind, alike))
+    costs = known.layers.setdefault((kind, alike), {})
+    if modules not in costs:
+        like = next(iter(costs.values()), None)
         work = layer_work(
             graph,
             kind,
@@ -383,15 +381,11 @@ def _layer_costs(
             keeping._replace(recompute_modules=modules),
             like and like.work,
         )
-        costs = LayerCosts(
-            work,
-            like.times
-            if like
-            else _operator_times(graph, kind, work, training, platform),
+        times = like and like.times
+        costs[modules] = LayerCosts(
+            work, times or _operator_times(graph, kind, work, training, platform)
         )
-        known.alike.setdefault((kind, alike), costs)
-        known.layers[kind, alike, modules] = costs
-    return known.layers[kind, alike, modules]
+    return costs[modules]
 
 
 def exchanged_parts(

@@ -42,6 +42,16 @@ def _mix(value: np.uint64) -> np.uint64:
 
 
 @subkernel
+def _turn_round(links: UInt32Vector, begin: int, end: int) -> None:
+    """Write the links of a way that was found backwards in the order of the way."""
+    last = end - 1
+    while begin < last:
+        links[begin], links[last] = links[last], links[begin]
+        begin += 1
+        last -= 1
+
+
+@subkernel
 def tree_routes(
     numbers: IntVector,
     rows: Int32Matrix,
@@ -169,11 +179,7 @@ def listed_routes(
             links[at] = link
             at += 1
             vertex = np.int64(tails[link])
-        last = at - 1
-        while first < last:
-            links[first], links[last] = links[last], links[first]
-            first += 1
-            last -= 1
+        _turn_round(links, first, at)
         ends[q] = at
 
 
@@ -236,11 +242,7 @@ def _way_over_graph(  # noqa: PLR0913, PLR0917
                     vertex = tails[i]
                     break
                 nth -= 1
-    last = at - 1
-    while begin < last:
-        links[begin], links[last] = links[last], links[begin]
-        begin += 1
-        last -= 1
+    _turn_round(links, begin, at)
     return at
 
 

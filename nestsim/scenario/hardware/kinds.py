@@ -100,12 +100,12 @@ def _stating(table: _T, measured: Mapping[str, float | None]) -> _T:
 
     One that names a transport has said what its links reach.
     """
-    said = table.model_fields_set
+    stated = table.model_fields_set
     missing = {
         name: value
         for name, value in measured.items()
         if value is not None
-        and name not in said
-        and name.replace("efficiency", "transport") not in said
+        and name not in stated
+        and name.replace("efficiency", "transport") not in stated
     }
     return table.model_copy(update=missing)

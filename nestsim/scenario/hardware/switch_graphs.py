@@ -58,13 +58,6 @@ class SwitchNodesTable(GraphTable, NodesTable):
     def below(self) -> FatTreeSpec:
         """Return what stands below one switch."""
         values = with_transports(self)
-        node = LevelSpec(
-            name="node",
-            fan_out=self.devices_per_node,
-            latency=values["node_latency"],
-            bandwidth=self.node_bandwidth,
-            efficiency=values["node_efficiency"],
-        )
         switch = LevelSpec(
             name="switch",
             fan_out=self.nodes_per_switch,
@@ -73,7 +66,7 @@ class SwitchNodesTable(GraphTable, NodesTable):
             efficiency=values["nic_efficiency"],
         )
         return FatTreeSpec(
-            levels=(node, switch),
+            levels=(_node_level(self), switch),
             nic=self.nic,
             nvls=self.nvls,
             nvls_efficiency=sums_efficiency(self, self.node_transport),
@@ -205,17 +198,9 @@ class NodeTorusTable(GraphTable, NodeLinksTable):
 
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
-        values = with_transports(self)
-        node = LevelSpec(
-            name="node",
-            fan_out=self.devices_per_node,
-            latency=values["node_latency"],
-            bandwidth=self.node_bandwidth,
-            efficiency=values["node_efficiency"],
-        )
         return HyperXSpec(
             below=FatTreeSpec(
-                levels=(node,),
+                levels=(_node_level(self),),
                 nvls=self.nvls,
                 nvls_efficiency=sums_efficiency(self, self.node_transport),
             ),
@@ -229,3 +214,15 @@ class NodeTorusTable(GraphTable, NodeLinksTable):
             num_cables=self.num_cables,
             rings=True,
         )
+
+
+def _node_level(table: SwitchNodesTable | NodeTorusTable) -> LevelSpec:
+    """Return what joins the devices of a node."""
+    values = with_transports(table)
+    return LevelSpec(
+        name="node",
+        fan_out=table.devices_per_node,
+        latency=values["node_latency"],
+        bandwidth=table.node_bandwidth,
+        efficiency=values["node_efficiency"],
+    )
