@@ -284,6 +284,11 @@ def refused_at(folder: Path, model_type: str, values: Mapping[str, Any]) -> str:
         ("hy_v3", {"mlp_layer_types": ["dense"]}, "mlp_layer_types"),
         ("bamba", {"layers_block_type": ["rwkv"] * 4}, "layers_block_type"),
         ("nemotron_h", {"moe_latent_size": 512}, "moe_latent_size"),
+        (
+            "kimi_linear",
+            {"routed_expert_hidden_size": 512},
+            "routed_expert_hidden_size",
+        ),
         ("hunyuan_v1_moe", {"moe_topk": [1, 2]}, "moe_topk"),
         ("ernie4_5_moe", {"use_bias": True}, "use_bias"),
     ],
