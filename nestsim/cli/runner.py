@@ -265,7 +265,10 @@ def _loaded(command: Command, given: Given) -> Any:
     settings = {
         option.key: (option.name, None if value == option.absent else value)
         for option in command.options
-        if option.key and (value := given[option.target]) not in (None, [], {})
+        # A switch that is not given leaves what the scenario says.
+        if option.key
+        and (value := given[option.target]) not in (None, [], {})
+        and value is not False
     }
     return with_settings(loaded, settings) if settings else loaded
 

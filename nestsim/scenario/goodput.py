@@ -17,6 +17,7 @@ from topologies.settings import (
     Seed,
     Size,
     Spec,
+    Text,
 )
 
 DAY = 86400.0
@@ -303,6 +304,23 @@ class GoodputSpec(Spec):
         FailureRates, Examples({"device": {"mtbf": "3300 d"}}, default=None)
     ] = field(default_factory=FailureRates)
     """Rates of components, in place of published ones."""
+
+    trace: Annotated[Text | None, Examples("failures.csv")] = None
+    """Log of your cluster's own failures in place of published ones, relative to the
+    scenario's folder: CSV with the columns time ("12.5 h", or dates), node (empty where
+    the whole job failed) and cause, and perhaps replaced ("no" where the node stayed).
+    They come as they were, until the log ends."""
+
+    trace_time: Annotated[Period | None, Examples("54 d")] = None
+    """How long the log was kept. Left out, until its last failure [s]."""
+
+    trace_nodes: Annotated[Annotated[int, Ge(1)] | None, Examples(2048)] = None
+    """Nodes that it is of. Left out, as many as the job has."""
+
+    fit_trace: bool = False
+    """Whether failures come at random, at the rates that fit the log cause by cause:
+    constant, or Weibull's where that is so much likelier that chance would give it in
+    one of 20 logs."""
 
     duration: Annotated[Period, Examples(default="365 d")] = 365.0 * DAY
     """How long the job runs [s]."""

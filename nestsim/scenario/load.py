@@ -55,6 +55,7 @@ _NAMES_OF_FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "cluster": ("profile",),
         "cluster.network": NETWORK_FILES,
         "software": ("constants", "links"),
+        "goodput": ("trace",),
     }
 )
 """Table -> its settings that name a file."""
@@ -244,6 +245,7 @@ class Scenario(JobBasis, HandedOn):
             "cluster": document["cluster"],
             "cluster.network": document["cluster"].get("network", {}),
             "software": document.get("software", {}),
+            "goodput": document.get("goodput", {}),
         }
         files = {
             f"{table}.{name}": tables[table].get(name)

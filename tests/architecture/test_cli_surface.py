@@ -76,7 +76,15 @@ SURFACE = {
         *("--planners", "--restart", "--scheduler", "--workers", "SCENARIO"),
     ],
     "goodput": [
-        *(*WRITES, "--duration", "--html", "--interval", "--seeds", "--spares"),
+        *(
+            *WRITES,
+            "--duration",
+            "--fit",
+            "--html",
+            "--interval",
+            "--seeds",
+            "--spares",
+        ),
         "SCENARIO",
     ],
     "jitter": [*WRITES, "--html", "--runs", "--seed", "--workers", "SCENARIO"],

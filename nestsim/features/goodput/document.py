@@ -365,14 +365,19 @@ def _tokens(data: GoodputRecord) -> FigureBlock:
 
 
 def _failures(data: GoodputRecord) -> tuple[Block, ...]:
-    published = (kind for kind in data.failures if kind.is_published)
-    sources = dict.fromkeys(f"Published: {kind.source}." for kind in published)
+    sources = dict.fromkeys(
+        f"Published: {kind.source}." if kind.is_published else f"Log: {kind.source}."
+        for kind in data.failures
+        if kind.is_published or kind.counted is not None
+    )
     return (
         DataTable.of(
             "What fails",
             data.failures,
             {
-                "Component": lambda kind: _COMPONENTS[kind.component],
+                "Component": lambda kind: _COMPONENTS.get(
+                    kind.component, kind.component
+                ),
                 "Number": lambda kind: cell(kind.count, "{:,}".format),
                 "MTBF of one": lambda kind: cell(kind.mtbf_s, long_time),
                 "MTBF of all": lambda kind: cell(kind.mtbf_of_all_s, long_time),
@@ -388,4 +393,12 @@ def _failures(data: GoodputRecord) -> tuple[Block, ...]:
 def _rate(kind: FailureRecord) -> str:
     origin = "published" if kind.is_published else "given"
     shape = kind.weibull_shape
-    return origin if shape == 1.0 else f"{origin}, Weibull {shape:g}"
+    if kind.mtbf_band_s is not None:
+        least, most = map(long_time, kind.mtbf_band_s)
+        how = "as logged" if kind.as_logged else "fitted"
+        origin = f"{how}, {kind.counted:,}: MTBF {least} to {most}"
+    if shape == 1.0:
+        return origin
+    low, high = kind.shape_band
+    band = f" ({low:.2g} to {high:.2g})" if low < high else ""
+    return f"{origin}, Weibull {shape:.3g}{band}"

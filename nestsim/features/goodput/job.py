@@ -39,6 +39,8 @@ from nestsim.features.goodput.simulate import (
     RecoveryHabits,
     run_seeds,
 )
+from nestsim.features.goodput.trace import FailureLog, logged_kinds, read_log
+from nestsim.scenario.base import input_file
 from nestsim.scenario.goodput import (
     BREAKS_NODE,
     COMPONENTS,
@@ -95,7 +97,10 @@ def goodput_job(
     if replayed is not None and candidate is None:
         return replace(result, shortfall=replayed.shortfall, spent=replayed.spent)
     parts = _JobParts(scenario, network, workload, candidate)
-    kinds = failure_kinds(spec, network, parts.num_nodes)
+    log = _log(scenario, parts.num_nodes)
+    if log is not None and not spec.fit_trace and log.time < spec.duration:
+        spec = replace(spec, duration=log.time)
+    kinds = failure_kinds(spec, network, parts.num_nodes, log)
     _check_duration(kinds, parts.healthy, spec)
     habits = parts.habits()
     cycle = _cycle(habits, kinds)
@@ -157,8 +162,19 @@ def _reported(replayed: ReplayedResult | None) -> Candidate | None:
     return replayed.candidates[replayed.chosen or 0]
 
 
+def _log(scenario: Scenario, num_nodes: int) -> FailureLog | None:
+    """Return the log of failures that the scenario names."""
+    spec = scenario.goodput
+    if spec.trace is None:
+        return None
+    path = input_file(
+        scenario.path.parent, spec.trace, "goodput.trace", "a log of failures"
+    )
+    return read_log(path, time=spec.trace_time, num_nodes=spec.trace_nodes or num_nodes)
+
+
 def failure_kinds(
-    spec: GoodputSpec, network: Network, num_nodes: int
+    spec: GoodputSpec, network: Network, num_nodes: int, log: FailureLog | None = None
 ) -> tuple[FailureKind, ...]:
     """Return what fails of a cluster, and how often; what never does is left out."""
     parts = network_parts(network)
@@ -175,13 +191,20 @@ def failure_kinds(
         "job": 1,
         "software": network.num_devices,
     }
-    published = PUBLISHED.get(spec.failures)
+    published = None if log else PUBLISHED.get(spec.failures)
     known = {} if published is None else published.rates()
     rates = spec.rates.given()
     if not rates.keys().isdisjoint(PARTS_OF_FABRIC):
         known.pop("fabric", None)
     source = "" if published is None else published.source
-    kinds = []
+    kinds = logged_kinds(log, num_nodes, fits=spec.fit_trace) if log else []
+    for kind in kinds:
+        if kind.name in rates:
+            raise InputError(
+                "is the name of a cause in the log",
+                where=f"goodput.rates.{kind.name}",
+                expected="a component that the log has not",
+            )
     for stream, name in enumerate(COMPONENTS):
         given = rates.get(name)
         rate = known.get(name, 0.0) if given is None else given.rate
@@ -343,7 +366,7 @@ class _JobParts:
     def habits(self) -> RecoveryHabits:
         """Return what the job does; the interval is that of the user, or 0."""
         spec, checkpoint = self.spec, self.checkpoint
-        published = PUBLISHED.get(spec.failures)
+        published = None if spec.trace else PUBLISHED.get(spec.failures)
         hangs = spec.hang_share
         if hangs is None:
             hangs = 0.0 if published is None else published.hang_share

@@ -32,6 +32,18 @@ class FailureRecord(Record):
     is_published: bool
     """Whether the rate is a published one."""
 
+    counted: int | None
+    """Failures that a log has of it; None where the rate is of no log."""
+
+    mtbf_band_s: tuple[float, float] | None
+    """Mean time between failures of one of them in 90 of 100 logs [s]."""
+
+    shape_band: tuple[float, float]
+    """Shape of the distribution in 90 of 100 logs."""
+
+    as_logged: bool
+    """Whether they come when the log has them."""
+
     source: str
     """Source of the rate."""
 
@@ -225,7 +237,10 @@ def goodput_json(result: GoodputResult) -> dict[str, object]:
                 kind,
                 mtbf_s=1.0 / kind.rate,
                 mtbf_of_all_s=1.0 / kind.total_rate,
-                is_published=kind.source != GIVEN,
+                is_published=kind.source != GIVEN and kind.counted is None,
+                as_logged=kind.moments is not None,
+                mtbf_band_s=kind.rate_band
+                and (1.0 / kind.rate_band[1], 1.0 / kind.rate_band[0]),
                 in_a_run=findings.failures()[kind.name],
             )
             for kind in findings.kinds
@@ -323,7 +338,7 @@ def sentences(findings: GoodputFindings) -> list[str]:
             f"{_main_cause(findings)}"
         )
     lines += [interval_sentence(findings), *_spares_sentences(findings)]
-    if any(kind.shape != 1.0 for kind in findings.kinds):
+    if any(kind.shape != 1.0 or kind.moments for kind in findings.kinds):
         lines.append("Closed forms take rates as constant; the runs do not.")
     return [sentence for sentence in lines if sentence]
 

@@ -66,7 +66,19 @@ class FailureKind:
     """Whether a failure takes a node out until it is repaired."""
 
     source: str
-    """Where the rate was published, or `GIVEN`."""
+    """Where the rate was published, `GIVEN`, or the file of a log."""
+
+    counted: int | None = None
+    """Failures that a log has of it; None where there is none."""
+
+    rate_band: tuple[float, float] | None = None
+    """What the log says of `rate`, in 90 of 100 logs [1/s]."""
+
+    shape_band: tuple[float, float] = (1.0, 1.0)
+    """What it says of `shape`."""
+
+    moments: tuple[float, ...] | None = field(default=None, repr=False)
+    """When they fail, ascending, in place of at random [s]."""
 
     @property
     def total_rate(self) -> float:
@@ -75,6 +87,9 @@ class FailureKind:
 
     def draw(self, seed: int, duration: float) -> FloatArray:
         """Return when they fail, ascending, before ``duration`` [s]."""
+        if self.moments is not None:
+            logged = np.array(self.moments)
+            return logged[logged < duration]
         if self.total_rate == 0.0:
             return np.empty(0)
         numbers = np.random.Philox(key=np.array([seed, self.stream], dtype=np.uint64))
