@@ -370,7 +370,7 @@ def _likeliest_shape(histories: Histories) -> float:
 
     found = optimize.minimize_scalar(
         lambda log: -log_likelihood(histories, math.exp(log)),
-        bounds=tuple(math.log(shape) for shape in SHAPES),
+        bounds=(math.log(SHAPES[0]), math.log(SHAPES[1])),
         method="bounded",
         options={"xatol": 1e-10},
     )
