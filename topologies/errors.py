@@ -13,12 +13,15 @@ hundreds of thousands of characters. Records that people look at in a console se
 """
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import date, time
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -435,3 +438,39 @@ def _entries(value: Any, depth: int) -> str:
         return f"({', '.join(items)}{',' if len(value) == 1 else ''})"
     opening, closing = ("{", "}") if isinstance(value, Set) else ("[", "]")
     return f"{opening}{', '.join(items)}{closing}"
+
+
+def has_packages(*names: str) -> bool:
+    """Return whether packages that extras of nestsim bring can be imported."""
+    # A name that stands for nothing in `sys.modules` counts as not installed.
+    return all(
+        sys.modules[name] is not None if name in sys.modules else find_spec(name)
+        for name in names
+    )
+
+
+def import_extra(name: str, extra: str, *, where: str = "") -> ModuleType:
+    """Return a package that an extra of nestsim brings.
+
+    Parameters
+    ----------
+    name
+        Of the package.
+    extra
+        Extra of pyproject.toml that has it.
+    where
+        Setting that needs it.
+
+    Raises
+    ------
+    InputError
+        If it is not installed.
+    """
+    if not has_packages(name):
+        raise InputError(
+            f"{name} is not installed",
+            where=where,
+            expected=f"an installation with the extra {extra}",
+            hint=f'pip install "nestsim[{extra}]"',
+        )
+    return import_module(name)

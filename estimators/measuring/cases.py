@@ -12,24 +12,49 @@ Letters: ``T`` tokens, ``h`` hidden size, ``s`` tokens of a sequence, ``a`` head
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, OperatorWork
-from estimators.models import attention, layers
+from estimators.models import attention, layers, vocabulary
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
-from estimators.tracing.recorder import record_layer
+from estimators.tracing.trace import record_layer
+
+Part = Callable[["Words"], Callable[..., Any]]
+"""Builds a module, or returns a function, in some words."""
 
 DROPOUT = 0.1
 """Probability at which dropout is measured; its time does not depend on it."""
 
 NUM_EXPERTS, TOPK = 8, 2
 """At which routing is measured: those of Mixtral."""
+
+
+class Words(NamedTuple):
+    """What cases are written in: shapes that are traced, or torch's, measured."""
+
+    torch: Any
+    """Functions."""
+    nn: Any
+    """Modules."""
+    attention: Any
+    """Those of `estimators.models.attention`."""
+    layers: Any
+    """Those of `estimators.models.layers`."""
+
+
+_SHAPES = Words(vocabulary.torch, vocabulary.nn, attention, layers)
+
+
+@cache
+def _torch_words() -> Words:
+    parts = (vocabulary.torch_module(name) for name in ("attention", "layers"))
+    return Words(torch, torch.nn, *parts)
 
 
 class Size(NamedTuple):
@@ -95,6 +120,12 @@ class Given(NamedTuple):
             return torch.randint(self.below, self.shape, device=device)
         return torch.randn(self.shape, device=device, dtype=dtype, requires_grad=True)
 
+    def shaped(self, sequences: int) -> Any:
+        """Return the shape of one of some sequences."""
+        count, *rest = self.shape
+        shape = (1 if sequences > 1 else count, *rest)
+        return _SHAPES.torch.empty(shape, dtype="long" if self.below else "float32")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorCase:
@@ -103,8 +134,8 @@ class OperatorCase:
     operation: str
     """Name of the operation, as `Measurement.operation`."""
 
-    part: Callable[[], nn.Module | Callable[..., Any]]
-    """Function that builds the module, or returns the function, to be measured."""
+    part: Part
+    """What is measured."""
 
     inputs: tuple[Given, ...]
     """Inputs of the call."""
@@ -119,17 +150,18 @@ class OperatorCase:
     """Whether the backward pass passes the gradient on, and adds up two of them where
     its inputs come from."""
 
-    def module(self) -> nn.Module:
-        """Build a module that consists of the operator only."""
-        return _WRAPPERS[len(self.inputs)](self.part())
+    def module(self) -> torch.nn.Module:
+        """Build a module of torch that consists of the operator only."""
+        module: torch.nn.Module = self._module(_torch_words())
+        return module
+
+    def _module(self, words: Words) -> Any:
+        return words.layers.Alone(self.part(words))
 
     def work(self, element_bytes: int) -> OperatorWork:
         """Return FLOPs and bytes, as a traced layer's operators have them."""
-        with torch.device("meta"):
-            module = self.module()
-        inputs = tuple(tensor.make("meta", torch.float32) for tensor in self.inputs)
-        if self.sequences > 1:
-            inputs = tuple(tensor[:1] for tensor in inputs)
+        inputs = tuple(given.shaped(self.sequences) for given in self.inputs)
+        module = self._module(_SHAPES)
         traced = record_layer(module, inputs, takes_hidden=False)
         graph = LayerGraph(spec=_ONE, names=("case",), kinds=(0,), layers=(traced,))
         degrees = Degrees(micro_batch_size=self.sequences)
@@ -165,28 +197,6 @@ _ONE = TransformerSpec(
 attention is causal."""
 
 
-class _One(nn.Module):
-    def __init__(self, part: Callable[..., Any]) -> None:
-        super().__init__()
-        self.part = part
-
-    def forward(self, a: Tensor) -> Any:
-        return self.part(a)
-
-
-class _Two(_One):
-    def forward(self, a: Tensor, b: Tensor) -> Any:  # type: ignore[override]  # one more input
-        return self.part(a, b)
-
-
-class _Three(_One):
-    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Any:  # type: ignore[override]  # two more inputs
-        return self.part(a, b, c)
-
-
-_WRAPPERS = {1: _One, 2: _Two, 3: _Three}
-
-
 def _products(size: Size) -> Iterator[OperatorCase]:
     """Query-key-value, projection, both feed-forward layers, two halves, head."""
     tokens, h, _, _, vocab = size
@@ -195,13 +205,17 @@ def _products(size: Size) -> Iterator[OperatorCase]:
     for n, k in (*shapes, (vocab, h)):
         yield OperatorCase(
             operation="linear",
-            part=partial(layers.ColumnParallelLinear, k, n, bias=False),
+            part=partial(_linear, k, n),
             inputs=(Given((tokens, k)),),
         )
 
 
-def _scores(query: Tensor, key: Tensor) -> Tensor:
-    return torch.matmul(query, key.transpose(-1, -2))
+def _linear(inner: int, outer: int, words: Words) -> Any:
+    return words.layers.ColumnParallelLinear(inner, outer, bias=False)
+
+
+def _scores(words: Words) -> Callable[[Any, Any], Any]:
+    return lambda query, key: words.torch.matmul(query, key.transpose(-1, -2))
 
 
 def _attention(b: int, a: int, s: int, d: int) -> Iterator[OperatorCase]:
@@ -215,28 +229,30 @@ def _attention(b: int, a: int, s: int, d: int) -> Iterator[OperatorCase]:
         vocab_size=128,
         sequence_length=s,
     )
-    parts: tuple[tuple[str, Callable[[], Callable[..., Any]], tuple[Given, ...]], ...]
+    parts: tuple[tuple[str, Part, tuple[Given, ...]], ...]
     parts = (
         (
             "attention",
-            lambda: attention.FlashAttention(spec),
+            lambda words: words.attention.FlashAttention(spec),
             (heads, heads, heads),
         ),
-        ("matmul", lambda: _scores, (heads, heads)),
-        ("matmul", lambda: torch.matmul, (square, heads)),
+        ("matmul", _scores, (heads, heads)),
+        ("matmul", lambda words: words.torch.matmul, (square, heads)),
         (
             "softmax",
-            lambda: attention.ScaledMaskedSoftmax(d, attention.score_rules(spec)),
+            lambda words: words.attention.ScaledMaskedSoftmax(
+                d, words.attention.score_rules(spec)
+            ),
             (square,),
         ),
-        ("rotary", lambda: attention.RotaryEmbedding(d), (heads, heads)),
-        ("repeat", lambda: _repeated, (heads,)),
+        ("rotary", lambda words: words.attention.RotaryEmbedding(d), (heads, heads)),
+        ("repeat", lambda _: _repeated, (heads,)),
     )
     for operation, part, inputs in parts:
         yield OperatorCase(operation=operation, part=part, inputs=inputs, sequences=b)
 
 
-def _repeated(heads: Tensor) -> Tensor:
+def _repeated(heads: Any) -> Any:
     return heads.repeat_interleave(2, 1)
 
 
@@ -244,28 +260,28 @@ def _streams(size: Size, shape: tuple[int, int, int]) -> Iterator[OperatorCase]:
     """Everything else that a dense layer, the embedding and the loss do."""
     h, vocab = size.hidden, size.vocab
     hidden, wide = Given(shape), Given((*shape[:2], 4 * h))
-    parts: tuple[tuple[str, Callable[[], Callable[..., Any]], tuple[Given, ...]], ...]
+    parts: tuple[tuple[str, Part, tuple[Given, ...]], ...]
     parts = (
-        ("layernorm", lambda: nn.LayerNorm(h), (hidden,)),
-        ("rmsnorm", lambda: layers.RMSNorm(h), (hidden,)),
-        ("gelu", nn.GELU, (wide,)),
-        ("silu", nn.SiLU, (wide,)),
-        ("multiply", lambda: operator.mul, (wide, wide)),
-        ("dropout", lambda: nn.Dropout(DROPOUT), (hidden,)),
+        ("layernorm", lambda words: words.nn.LayerNorm(h), (hidden,)),
+        ("rmsnorm", lambda words: words.layers.RMSNorm(h), (hidden,)),
+        ("gelu", lambda words: words.nn.GELU(), (wide,)),
+        ("silu", lambda words: words.nn.SiLU(), (wide,)),
+        ("multiply", lambda _: operator.mul, (wide, wide)),
+        ("dropout", lambda words: words.nn.Dropout(DROPOUT), (hidden,)),
         (
             "embedding",
-            lambda: layers.VocabParallelEmbedding(vocab, h),
+            lambda words: words.layers.VocabParallelEmbedding(vocab, h),
             (Given(shape[:2], vocab),),
         ),
         (
             "cross entropy",
-            layers.CrossEntropy,
+            lambda words: words.layers.CrossEntropy(),
             (Given((*shape[:2], vocab)), Given(shape[:2], vocab)),
         ),
     )
     yield OperatorCase(
         operation="add",
-        part=lambda: operator.add,
+        part=lambda _: operator.add,
         inputs=(hidden, hidden),
         sequences=shape[0],
         sums_gradients=True,
@@ -285,16 +301,16 @@ def _routing(tokens: int, h: int) -> Iterator[OperatorCase]:
     chosen = Given((tokens, TOPK), NUM_EXPERTS)
     yield OperatorCase(
         operation="top-k",
-        part=lambda: layers.TopK(TOPK),
+        part=lambda words: words.layers.TopK(TOPK),
         inputs=(Given((tokens, NUM_EXPERTS)),),
     )
     yield OperatorCase(
         operation="dispatch",
-        part=lambda: layers.TokenDispatch(NUM_EXPERTS),
+        part=lambda words: words.layers.TokenDispatch(NUM_EXPERTS),
         inputs=(Given((tokens, h)), chosen),
     )
     yield OperatorCase(
         operation="combine",
-        part=layers.TokenCombine,
+        part=lambda words: words.layers.TokenCombine(),
         inputs=(Given((tokens * TOPK, h)), Given((tokens, TOPK)), chosen),
     )

@@ -38,8 +38,8 @@ from torch import Tensor
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, OperatorWork
 from estimators.measuring.cases import NUM_QUICK_SIZES, SIZES, OperatorCase, Size, cases
-from estimators.models.families import FAMILIES
 from estimators.models.spec import TransformerSpec
+from estimators.models.vocabulary import torch_module
 from estimators.operators.profile import (
     Measurement,
     OperatorTiming,
@@ -582,7 +582,8 @@ def _measure_layer(
     dtype = DTYPES[precision]
     with torch.device(device):
         (kind,) = spec.block_kinds.values()
-        block = FAMILIES[spec.family].block(spec, kind).to(dtype)
+        families = torch_module("families")
+        block = families.FAMILIES[spec.family].block(spec, kind).to(dtype)
     shape = (batch, spec.sequence_length, spec.hidden_size)
     hidden = torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
     stopwatch = WallStopwatch(device)

@@ -51,10 +51,6 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - torch's own abbreviation
-
 from estimators.models.layers import (
     ColumnParallelLinear,
     RMSNorm,
@@ -62,6 +58,7 @@ from estimators.models.layers import (
     build_norm,
 )
 from estimators.models.spec import TransformerSpec, turned_channels
+from estimators.models.vocabulary import F, Tensor, nn, torch
 
 
 class ScoreRules(NamedTuple):

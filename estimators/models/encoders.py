@@ -32,10 +32,6 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  # its customary name
-
 from estimators.models.attention import QKVParallelLinear, SelfAttention
 from estimators.models.layers import (
     MLP,
@@ -55,6 +51,7 @@ from estimators.models.spec import (
     FIRST_ENCODER_BLOCK,
     TransformerSpec,
 )
+from estimators.models.vocabulary import F, Tensor, nn, torch
 
 
 class BertEmbedding(nn.Module):

@@ -35,10 +35,6 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  # its customary name
-
 from estimators.models.attention import (
     ChunkedSelfAttention,
     build_attention,
@@ -78,6 +74,7 @@ from estimators.models.spec import (
     FIRST_DECODER_BLOCK,
     TransformerSpec,
 )
+from estimators.models.vocabulary import F, Tensor, nn, torch
 from topologies.errors import InputError
 
 

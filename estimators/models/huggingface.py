@@ -26,7 +26,6 @@ not change sizes or work (initialisation, token ids, rotary scaling) are ignored
 that would, and that the modules here cannot express, are refused.
 """
 
-import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +44,7 @@ from estimators.models.limits import MAX_LAYERS
 from estimators.models.spec import (
     TransformerSpec,
 )
-from topologies.errors import InputError, located
+from topologies.errors import InputError, has_packages, located
 from topologies.input_file import file_in
 from topologies.notices import notices
 
@@ -366,7 +365,7 @@ def _hint(model_type: str, held: Any) -> str:
     start += "; " if start else ""
     start += f'the nearest that is read is "{near}": ' if near else ""
     start += "spell the architecture out under [model], with its family and sizes"
-    if importlib.util.find_spec("transformers") is None:
+    if not has_packages("transformers", "torch"):
         start += f", or install {EXTRA}, of whose modules dense types are traced"
     return start
 

@@ -45,12 +45,9 @@ References
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  # its customary name
-
 from estimators.models.limits import CONVOLUTION_WIDTH
 from estimators.models.spec import TransformerSpec
+from estimators.models.vocabulary import F, Tensor, nn, torch
 
 
 class ColumnParallelLinear(nn.Linear):
@@ -92,6 +89,18 @@ class RMSNorm(nn.Module):
         """Return the hidden states at unit root mean square, scaled."""
         scale = torch.rsqrt(hidden.square().mean(-1, keepdim=True) + self.eps)
         return hidden * scale if self.weight is None else hidden * scale * self.weight
+
+
+class Alone(nn.Module):
+    """A module or function by itself, as what is measured."""
+
+    def __init__(self, part: Callable[..., Tensor | tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, *given: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Return what it makes of some tensors."""
+        return self.part(*given)
 
 
 def build_norm(spec: TransformerSpec, width: int = 0) -> nn.Module:

@@ -29,10 +29,6 @@ References
    transformers.
 """
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  # its customary name
-
 from estimators.models.layers import (
     ColumnParallelLinear,
     GroupedRMSNorm,
@@ -40,6 +36,7 @@ from estimators.models.layers import (
 )
 from estimators.models.limits import CONVOLUTION_WIDTH
 from estimators.models.spec import TransformerSpec
+from estimators.models.vocabulary import F, Tensor, nn, torch
 
 
 def recurrence(

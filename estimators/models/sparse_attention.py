@@ -20,12 +20,10 @@ References
    dsa.py`` and ``absorbed_mla.py``.
 """
 
-import torch
-from torch import Tensor, nn
-
 from estimators.models.attention import LatentHeads, RotaryEmbedding
 from estimators.models.layers import ColumnParallelLinear, RMSNorm, RowParallelLinear
 from estimators.models.spec import TransformerSpec
+from estimators.models.vocabulary import Tensor, nn, torch
 
 
 class Indexer(nn.Module):

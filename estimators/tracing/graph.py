@@ -6,13 +6,12 @@ one device without looking at the model again.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.recurrences import RECURRENCES
-from topologies.input_file import Value
 
 Fact = TypeVar("Fact")
 
@@ -29,30 +28,6 @@ LAYOUTS: Mapping[str, str] = MappingProxyType(
     }
 )
 """How a tensor is laid out -> what that means."""
-
-
-PRECISIONS = ("model", "fp32", "mask")
-"""Number formats of tensors: that of the training job, 4 bytes, or 1 byte."""
-
-SHARDINGS = (
-    "",
-    "column",
-    "qkv",
-    "vocab",
-    "row",
-    "heads",
-    "per head",
-    "copied",
-    "expert column",
-    "expert row",
-    "adapter column in",
-    "adapter column out",
-    "adapter row in",
-    "adapter row out",
-)
-"""Names of how operators are split; see `TracedOperator.sharding`."""
-
-_MOST = 2**62
 
 
 INDEX_SCORES = "index scores"
@@ -213,86 +188,6 @@ class TracedLayer:
             self.tensors[number].layout.startswith("expert") for number in touched
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "tensors": [list(tensor) for tensor in self.tensors],
-            "parameters": [list(parameter) for parameter in self.parameters],
-            "operators": [operator._asdict() for operator in self.operators],
-            "hidden_input": self.hidden_input,
-            "memory_input": self.memory_input,
-        }
-
-    @classmethod
-    def from_json(cls, data: Any) -> "TracedLayer":
-        """Read back what `to_json` wrote.
-
-        Raises
-        ------
-        InputError
-            If a key is missing, or a value has not the form that it has in a trace.
-        """
-        row = Value(data)
-        tensors = row["tensors"].each(_tensor_from_json)
-        hidden, memory = row["hidden_input"], row["memory_input"]
-        for number in (hidden, memory):
-            if number.raw is not None:
-                _number_of_tensor(number, len(tensors))
-        return cls(
-            tensors=tensors,
-            parameters=row["parameters"].each(_parameter_from_json),
-            operators=row["operators"].each(
-                lambda value: _operator_from_json(value, len(tensors))
-            ),
-            hidden_input=hidden.raw,
-            memory_input=memory.raw,
-        )
-
-
-def _cells(value: Value, count: int) -> list[Value]:
-    return value.array(least=count, most=count)
-
-
-def _tensor_from_json(value: Value) -> TracedTensor:
-    elements, layout, precision = _cells(value, len(TracedTensor._fields))
-    return TracedTensor(
-        elements.whole(least=1, most=_MOST),
-        layout.choice(tuple(LAYOUTS)),
-        precision.choice(PRECISIONS),
-    )
-
-
-def _parameter_from_json(value: Value) -> TracedParameter:
-    name, elements, layout = _cells(value, len(TracedParameter._fields))
-    return TracedParameter(
-        name.text(), elements.whole(least=1, most=_MOST), layout.choice(tuple(LAYOUTS))
-    )
-
-
-def _operator_from_json(value: Value, num_tensors: int) -> TracedOperator:
-    def tensors(key: str) -> tuple[int, ...]:
-        return value[key].each(lambda cell: _number_of_tensor(cell, num_tensors))
-
-    m, n, k, batch = (
-        cell.whole(least=0, most=_MOST) for cell in _cells(value["dims"], 4)
-    )
-    return TracedOperator(
-        name=value["name"].text(),
-        operation=value["operation"].text(),
-        sharding=value["sharding"].choice(SHARDINGS),
-        inputs=tensors("inputs"),
-        outputs=tensors("outputs"),
-        saved=tensors("saved"),
-        dims=(m, n, k, batch),
-        core=value["core"].flag(),
-        sees_all=value["sees_all"].flag(),
-        window=value["window"].whole(least=0, most=n),
-    )
-
-
-def _number_of_tensor(value: Value, num_tensors: int) -> int:
-    return value.whole(least=0, most=num_tensors - 1)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGraph:
@@ -358,22 +253,3 @@ class LayerGraph:
         by_kind = [sum(p.elements for p in layer.parameters) for layer in self.layers]
         shared = self.tied_parameters + self.spec.copied_parameters
         return sum(by_kind[kind] for kind in self.kinds) - shared
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values with stable keys."""
-        return {
-            "spec": asdict(self.spec),
-            "names": list(self.names),
-            "kinds": list(self.kinds),
-            "layers": [layer.to_json() for layer in self.layers],
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "LayerGraph":
-        """Read back what `to_json` wrote."""
-        return cls(
-            spec=TransformerSpec(**data["spec"]),
-            names=tuple(data["names"]),
-            kinds=tuple(data["kinds"]),
-            layers=tuple(TracedLayer.from_json(layer) for layer in data["layers"]),
-        )

@@ -12,7 +12,6 @@ sequence, which a notice says. Dropout is not seen, as models are traced without
 
 import hashlib
 import importlib
-import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from estimators.models.config_file import MAX_FILE, read_config
 from estimators.models.huggingface import is_read, parts_left_out
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.user_module import TracedModule
-from topologies.errors import InputError
+from topologies.errors import InputError, has_packages
 from topologies.input_file import read_file
 from topologies.notices import notices
 
@@ -95,8 +94,8 @@ def trace_hub_model(
 
 
 def _is_known(model_type: Any) -> bool:
-    """Return whether transformers is installed, and has a type."""
-    if importlib.util.find_spec("transformers") is None:
+    """Return whether transformers and torch are installed, and have a type."""
+    if not has_packages("transformers", "torch"):
         return False
     auto = importlib.import_module("transformers.models.auto.configuration_auto")
     return isinstance(model_type, str) and model_type in auto.CONFIG_MAPPING_NAMES

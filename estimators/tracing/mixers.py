@@ -46,9 +46,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from torch import nn
-
 from estimators.models import layers, linear_attention, sparse_attention
+from estimators.models.vocabulary import nn
 from estimators.tracing.graph import INDEX_SCORES
 from estimators.tracing.recurrences import RECURRENCES
 from estimators.tracing.rules import TracedCall, memory_rule

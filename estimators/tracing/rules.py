@@ -11,16 +11,13 @@ References
    Models", 2022, section 4.1: which tensors an operator saves.
 """
 
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, fx, nn
-
 from estimators.models import attention, encoders, families, layers
+from estimators.models.vocabulary import Tensor, nn
 from estimators.tracing.graph import TracedOperator, TracedTensor
 
 _NO_DIMS = (0, 0, 0, 0)
@@ -51,8 +48,8 @@ class Tape:
     """Tensors recorded so far."""
     operators: list[TracedOperator] = field(default_factory=list)
     """Operators recorded so far."""
-    numbers: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)
-    """Node -> numbers of the tensors that it results in."""
+    numbers: dict[Any, tuple[int, ...]] = field(default_factory=dict)
+    """Node of a graph -> numbers of the tensors that it results in."""
 
     def add(self, elements: int, layout: str, precision: str) -> int:
         """Return the number of a new tensor."""
@@ -65,14 +62,18 @@ class TracedCall(NamedTuple):
 
     tape: Tape
     """Tape that the call is recorded on."""
-    node: fx.Node
-    """Node of the traced module's graph."""
+    node: Any
+    """Node of the graph."""
     target: Any
-    """Name of the module, function or method."""
+    """Module that is called; of a function its name, or nothing."""
     inputs: tuple[int, ...]
     """Numbers of the tensors read."""
     results: tuple[Tensor, ...]
     """Tensors that came out; shapes only."""
+    name: str = ""
+    """Path of the module, or of the function in it."""
+    within: frozenset[type[nn.Module]] = frozenset()
+    """Kinds of the modules that the call is part of."""
 
     def result(self, place: int = 0, layout: str = "") -> int:
         """Return a number for a result, by default laid out like the first input."""
@@ -95,22 +96,18 @@ class TracedCall(NamedTuple):
         window: int = 0,
     ) -> None:
         """Write the operator down; its results become those of the node."""
-        stack = self.node.meta.get("nn_module_stack", {})
-        kinds = [kind for _, kind in stack.values()]
-        path = list(stack)[-1] if stack else ""
-        function = f"{path}.{self.node}".lstrip(".")
         self.tape.operators.append(
             TracedOperator(
-                name=path if self.node.op == "call_module" else function,
+                name=self.name,
                 operation=operation,
                 sharding=sharding,
                 inputs=self.inputs,
                 outputs=outputs,
                 saved=saved,
                 dims=dims,
-                core=not _CORE.isdisjoint(kinds),
+                core=not _CORE.isdisjoint(self.within),
                 window=window,
-                sees_all=not _UNMASKED.isdisjoint(kinds),
+                sees_all=not _UNMASKED.isdisjoint(self.within),
             )
         )
         self.set(outputs)
@@ -125,16 +122,7 @@ def _alias(call: TracedCall) -> None:
     call.set(call.inputs[:1])
 
 
-def _take(call: TracedCall) -> None:
-    """Pick one of several results, or a part of a tensor."""
-    place = call.node.args[1]
-    if isinstance(place, int):
-        call.set(call.inputs[place : place + 1])
-    else:
-        call.set((call.result(),))
-
-
-def _chunk(call: TracedCall) -> None:
+def _parts(call: TracedCall) -> None:
     """Parts of a tensor can be kept by themselves."""
     call.set(tuple(call.result(place) for place in range(len(call.results))))
 
@@ -227,11 +215,14 @@ def dropout_rule(call: TracedCall) -> None:
     call.emit("dropout", (output,), saved=(mask,))
 
 
-def embedding_rule(call: TracedCall) -> None:
-    """Keep ids only, which are not counted."""
-    split = isinstance(call.target, layers.VocabParallelEmbedding)
-    output = call.result(layout="sequence")
-    call.emit("embedding", (output,), sharding="row" if split else "")
+def embedding_rule(sharding: str) -> Callable[[TracedCall], None]:
+    """Return the rule of an embedding: it keeps ids only, which are not counted."""
+
+    def rule(call: TracedCall) -> None:
+        output = call.result(layout="sequence")
+        call.emit("embedding", (output,), sharding=sharding)
+
+    return rule
 
 
 def _rotary(call: TracedCall) -> None:
@@ -293,8 +284,8 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
         attention.RotaryEmbedding: _rotary,
         attention.LatentHeads: _latent_heads,
-        layers.VocabParallelEmbedding: embedding_rule,
-        nn.Embedding: embedding_rule,
+        layers.VocabParallelEmbedding: embedding_rule("row"),
+        nn.Embedding: embedding_rule(""),
         layers.PositionEmbedding: memory_rule("add"),
         layers.RMSNorm: memory_rule("norm", keeps="inputs"),
         attention.QueryNorm: memory_rule("norm", keeps="inputs"),
@@ -318,21 +309,22 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
 )
 """Module kept in one piece -> its rule."""
 
-FUNCTION_RULES: Mapping[Any, Callable[[TracedCall], None]] = MappingProxyType(
+FUNCTION_RULES: Mapping[str, Callable[[TracedCall], None]] = MappingProxyType(
     {
-        operator.add: memory_rule("add"),
-        operator.mul: memory_rule("multiply", keeps="inputs"),
-        operator.getitem: _take,
-        torch.matmul: matmul_rule,
-        "chunk": _chunk,
+        "add": memory_rule("add"),
+        "chunk": _parts,
         "flatten": _alias,
-        "split": _chunk,
+        "getitem": _parts,
+        "matmul": matmul_rule,
+        "mul": memory_rule("multiply", keeps="inputs"),
         "repeat_interleave": memory_rule("repeat", layout="tensor"),
+        "split": _parts,
         "transpose": _alias,
         "view_as": _alias,
     }
 )
-"""Function, or name of a tensor's method -> its rule."""
+"""Function between modules that are kept in one piece, as `shapes.FUNCTIONS` names it
+-> its rule."""
 
 
 def biased_flash_rule(call: TracedCall) -> None:
@@ -390,7 +382,7 @@ ARCHITECTURE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = (
         {
             attention.ChunkedFlashAttention: _chunked_flash,
             attention.UnitNorm: memory_rule("norm", keeps="inputs"),
-            families.LaterTokenEmbedding: embedding_rule,
+            families.LaterTokenEmbedding: embedding_rule("row"),
             families.Concatenation: memory_rule("concatenate"),
             families.LaterCrossEntropy: cross_entropy_rule,
             encoders.BiasedFlashAttention: biased_flash_rule,

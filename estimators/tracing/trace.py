@@ -1,168 +1,230 @@
-"""From an architecture to its `LayerGraph`, by torch.fx, cached on disk.
+"""From an architecture to its `LayerGraph`: each distinct layer, run on shapes.
 
-Each distinct layer is traced once. Importing torch takes seconds, so what was traced
-is kept as JSON behind its own hash, in a file named by what it depends on: the
-architecture (without its depth, which no layer depends on) and the source of
-everything that takes part in tracing.
+A layer is called once with tensors that have shapes and no numbers. They hand each call
+of a module or function to the recorder. A module that has a rule is kept in one piece:
+its own calls go unseen, and the rule describes it. What is called between such modules
+is described by the rule of its function.
 """
 
-import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import asdict
-from functools import cache
-from pathlib import Path
+import inspect
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
-from estimators.models.changed import (
-    with_one_of_each,
+from estimators.models import attention, families, layers, shapes
+from estimators.models.changed import with_one_of_each
+from estimators.models.spec import TransformerSpec
+from estimators.models.vocabulary import Tensor, nn
+from estimators.tracing.graph import LayerGraph, TracedLayer, TracedParameter
+from estimators.tracing.mixers import MIXER_LAYOUTS, MIXER_RULES
+from estimators.tracing.rules import (
+    ARCHITECTURE_RULES,
+    FUNCTION_RULES,
+    MODULE_RULES,
+    QKV_LAYOUTS,
+    Tape,
+    TracedCall,
 )
-from estimators.models.spec import (
-    TransformerSpec,
+
+_PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType(
+    {
+        (layers.ColumnParallelLinear, "weight"): "tensor",
+        (layers.ColumnParallelLinear, "bias"): "tensor",
+        (layers.RowParallelLinear, "weight"): "tensor",
+        (layers.VocabParallelLinear, "weight"): "vocab",
+        (layers.VocabParallelLinear, "bias"): "vocab",
+        (layers.VocabParallelEmbedding, "weight"): "vocab",
+        (attention.QueryNorm, "weight"): "tensor",
+        (attention.KeyNorm, "weight"): "groups",
+        (attention.FlashAttention, "softmax_offset"): "tensor",
+        (layers.ExpertColumnLinear, "weight"): "expert",
+        (layers.ExpertRowLinear, "weight"): "expert",
+        (layers.ExpertColumnLinear, "bias"): "expert",
+        (layers.ExpertRowLinear, "bias"): "expert",
+        (families.LaterTokenEmbedding, "weight"): "vocab",
+        **MIXER_LAYOUTS,
+    }
 )
-from estimators.tracing.graph import LayerGraph, TracedLayer
-from topologies.errors import InputError
-from topologies.input_file import Value, decode, parse_json
-from topologies.notices import notices
-from topologies.user_cache import cache_folder, read_sealed, write_sealed
+"""(Module, parameter) -> layout; everything else is whole on every rank."""
 
-_MOST_BYTES = 4 * 2**20
-"""Longest file that is read as a trace, which takes some kB [byte]."""
-
-_SOURCES = ("tracing/*.py", "models/*.py")
+_RULES = MappingProxyType({**MODULE_RULES, **ARCHITECTURE_RULES, **MIXER_RULES})
+_MEMORY = "memory"
+_INPUT_LAYOUTS: Mapping[str, str] = MappingProxyType({"position_bias": "tensor"})
+"""Argument of a layer -> layout; everything else is split along the sequence."""
 
 
-def trace_model(spec: TransformerSpec, *, cache_dir: Path | None = None) -> LayerGraph:
-    """Return the chain of layers of a model.
-
-    The result does not depend on whether it came from the cache; torch is imported
-    only if it did not. A cache that is damaged is written anew, one that cannot be
-    written is done without.
+def trace_model(spec: TransformerSpec) -> LayerGraph:
+    """Return the chain of layers of a model; takes a few milliseconds.
 
     Parameters
     ----------
     spec
         The architecture.
-    cache_dir
-        Where traces are kept; by default `topologies.user_cache.cache_folder`.
     """
-    folder = cache_dir or cache_folder("traces")
-    file = None if folder is None else folder / f"{_content_key(spec)}.trace"
-    layers = None if file is None else _read(file, spec)
-    if layers is None:
-        with notices().once("tracing the model"):
-            layers = _trace(with_one_of_each(spec))
-        _write(file, layers)
-    return LayerGraph.chain(spec, layers)
-
-
-def _trace(spec: TransformerSpec) -> dict[str, TracedLayer]:
-    from estimators.models.families import (
-        block_inputs,
-        build_layers,
-        example_inputs,
-        leaving_states,
-    )
-    from estimators.tracing.recorder import record_layer
-
-    ids, labels = example_inputs(spec)
-    left = leaving_states(spec)
+    traced = with_one_of_each(spec)
+    ids, labels = families.example_inputs(traced)
+    left = families.leaving_states(traced)
     inputs = {"embedding": ids, "final norm": (left,)}
-    for depth in range(spec.mtp_num_layers):
+    for depth in range(traced.mtp_num_layers):
         inputs[f"mtp {depth}"] = (left.repeat(1, 1 + depth, 1), *ids)
-    inputs["head"] = (left.repeat(1, 1 + spec.mtp_num_layers, 1), *labels)
+    inputs["head"] = (left.repeat(1, 1 + traced.mtp_num_layers, 1), *labels)
     inputs |= {
-        name: block_inputs(spec, kind) for name, kind in spec.block_kinds.items()
+        name: families.block_inputs(traced, kind)
+        for name, kind in traced.block_kinds.items()
     }
-    return {
-        name: record_layer(
-            module,
-            inputs[name],
-            takes_hidden=name != "embedding",
-        )
-        for name, module in build_layers(spec).items()
+    recorded = {
+        name: record_layer(module, inputs[name], takes_hidden=name != "embedding")
+        for name, module in families.build_layers(traced).items()
     }
+    return LayerGraph.chain(spec, recorded)
 
 
-def _content_key(spec: TransformerSpec) -> str:
-    content = json.dumps(asdict(with_one_of_each(spec)), sort_keys=True)
-    return hashlib.sha256(f"{content}\n{_source_digest()}".encode()).hexdigest()
+def record_layer(
+    module: nn.Module, inputs: tuple[Tensor, ...], *, takes_hidden: bool
+) -> TracedLayer:
+    """Trace one layer.
 
-
-@cache
-def _source_digest() -> str:
-    """Return a hash of the code that traces, so that no trace outlives its code."""
-    folder = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for pattern in _SOURCES:
-        for file in sorted(folder.glob(pattern)):
-            digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()
-
-
-def _read(file: Path, spec: TransformerSpec) -> dict[str, TracedLayer] | None:
-    """Return the layers of a cache file, or None if there is no sound one.
-
-    What is sealed is checked all the same: whoever can write the file can seal it.
+    Parameters
+    ----------
+    module
+        Written in `estimators.models.vocabulary`.
+    inputs
+        Tensors for one sequence. Integer ones (ids, labels) take no part in the
+        accounting. An argument ``memory`` comes from the layer before, like hidden
+        states.
+    takes_hidden
+        Whether the first input is hidden states.
     """
-    text = read_sealed(file)
-    if text is None or len(text) > _MOST_BYTES:
-        return None
-    try:
-        layers = {
-            name: TracedLayer.from_json(layer.raw)
-            for name, layer in Value(
-                parse_json(decode(text), expected="a trace")
-            ).items()
-        }
-        _check_layers(layers, spec)
-    except InputError:
-        return None
-    return layers
-
-
-def _check_layers(layers: Mapping[str, TracedLayer], spec: TransformerSpec) -> None:
-    """Refuse layers that are not those of an architecture.
-
-    The names of its chain, the size of its embedding and of what enters a block are
-    known without tracing.
-    """
-    blocks = list(spec.block_kinds)
-    depths = [f"mtp {depth}" for depth in range(spec.mtp_num_layers)]
-    names = ["embedding", *blocks, "final norm", *depths, "head"]
-    if spec.family == "bert":
-        names.remove("final norm")
-    width = spec.hidden_size
-    first = spec.sequence_length if spec.family == "vit" else spec.vocab_size
-    known = (
-        list(layers) == names
-        and first * width in _sizes(layers["embedding"])
-        and all(
-            _enters(layers[name]) == spec.entering_tokens(kind) * width
-            for name, kind in spec.block_kinds.items()
-        )
+    recorder = _Recorder(module)
+    arguments = recorder.run(inputs)
+    tape = recorder.tape
+    return TracedLayer(
+        tensors=tuple(tape.tensors),
+        parameters=tuple(_parameters(module)),
+        operators=tuple(tape.operators),
+        hidden_input=0 if takes_hidden else None,
+        memory_input=arguments.get(_MEMORY),
     )
-    if not known:
-        raise InputError("is the trace of another model", expected="a trace")
 
 
-def _enters(layer: TracedLayer) -> int:
-    """Return the elements of the hidden states that enter a layer."""
-    number = layer.hidden_input
-    return 0 if number is None else layer.tensors[number].elements
+class _Recorder:
+    """Applies a rule to every call.
+
+    Operators are named as torch.fx names nodes: by the path of their module and, from
+    the second call of a module or function on, by the number of the call.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.tape = Tape()
+        self._module = module
+        self._paths = {part: path for path, part in module.named_modules()}
+        self._stack: list[tuple[str, type[nn.Module]]] = []
+        self._calls: Counter[object] = Counter()
+
+    def run(self, inputs: tuple[Tensor, ...]) -> dict[str, int]:
+        """Call the module; return its arguments' numbers of tensors."""
+        arguments = {}
+        given = []
+        names = inspect.signature(self._module.forward).parameters
+        for name, tensor in zip(
+            itertools.chain(names, itertools.repeat("")), inputs, strict=False
+        ):
+            seen = shapes.Tensor(tensor.shape, tracer=self)
+            given.append(seen)
+            if tensor.is_floating_point():
+                layout = _INPUT_LAYOUTS.get(name, "sequence")
+                arguments[name] = self.tape.add(tensor.numel(), layout, "model")
+                self.tape.numbers[seen] = (arguments[name],)
+        self._module.forward(*given)
+        return arguments
+
+    def call_module(self, module: nn.Module, arguments: tuple[Any, ...]) -> Any:
+        """Describe a module that has a rule; look into any other."""
+        path = self._numbered(self._paths[module], "@")
+        self._stack.append((path, type(module)))
+        rule = _RULES.get(type(module))
+        if rule is None:
+            result = module.forward(*arguments)
+        else:
+            result = module.forward(*(_unseen(part) for part in arguments))
+            results = result if isinstance(result, tuple) else (result,)
+            for tensor in results:
+                tensor.tracer = self
+            self._describe(rule, module, arguments, results)
+        self._stack.pop()
+        return result
+
+    def call_function(
+        self, name: str, inputs: Sequence[Any], results: Sequence[Any]
+    ) -> None:
+        """Describe a function."""
+        self._describe(FUNCTION_RULES[name], name, inputs, results)
+
+    def _describe(
+        self,
+        rule: Callable[[TracedCall], None],
+        target: Any,
+        arguments: Sequence[Any],
+        results: Sequence[Any],
+    ) -> None:
+        path = self._stack[-1][0] if self._stack else ""
+        if isinstance(target, str):
+            path = f"{path}.{self._numbered(target, '_')}".lstrip(".")
+        numbers = self.tape.numbers
+        inputs = [
+            number
+            for part in arguments
+            if isinstance(part, shapes.Tensor)
+            for number in numbers.get(part, ())
+        ]
+        within = frozenset(kind for _, kind in self._stack)
+        node = object()
+        rule(
+            TracedCall(
+                self.tape, node, target, tuple(inputs), tuple(results), path, within
+            )
+        )
+        for tensor, number in zip(results, numbers.pop(node), strict=False):
+            numbers[tensor] = (number,)
+
+    def _numbered(self, name: str, mark: str) -> str:
+        """Return a name, numbered from the second time on."""
+        before = self._calls[mark, name]
+        self._calls[mark, name] += 1
+        return f"{name}{mark}{before}" if before else name
 
 
-def _sizes(layer: TracedLayer) -> list[int]:
-    return [parameter.elements for parameter in layer.parameters]
+def _unseen(argument: Any) -> Any:
+    """Return a tensor whose calls nobody sees."""
+    if isinstance(argument, shapes.Tensor):
+        return shapes.Tensor(argument.shape, argument.dtype)
+    return argument
 
 
-def _write(file: Path | None, layers: Mapping[str, TracedLayer]) -> None:
-    """Keep the layers, if there is a place for them."""
-    if file is None:
-        notices().cannot_keep("traces of models", "there is no home folder")
-        return
-    values = {name: layer.to_json() for name, layer in layers.items()}
-    try:
-        write_sealed(file, json.dumps(values).encode())
-    except OSError as error:
-        why = f"{file.parent}: {error.strerror or error}"
-        notices().cannot_keep("traces of models", why)
+def _parameters(module: nn.Module) -> list[TracedParameter]:
+    parameters = []
+    for path, part in module.named_modules():
+        if isinstance(part, families.LaterTokenEmbedding) and part.is_held_already:
+            continue
+        for name, parameter in part.named_parameters(path, recurse=False):
+            if isinstance(part, attention.QKVParallelLinear):
+                row = parameter.numel() // parameter.shape[0]
+                parameters += [
+                    TracedParameter(
+                        f"{name}.{what}", heads * part.head_size * row, layout
+                    )
+                    for what, heads, layout in zip(
+                        ("query", "key", "value", "gate"),
+                        part.heads,
+                        QKV_LAYOUTS,
+                        strict=True,
+                    )
+                    if heads
+                ]
+                continue
+            last_name = name.rpartition(".")[2]
+            layout = _PARAMETER_LAYOUTS.get((type(part), last_name), "whole")
+            parameters.append(TracedParameter(name, parameter.numel(), layout))
+    return parameters

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from estimators.tracing.graph import LayerGraph
-from topologies.errors import InputError
+from topologies.errors import InputError, import_extra
 from topologies.input_file import read_file
 from topologies.notices import notices
 
@@ -66,9 +66,11 @@ class UserModule:
         Raises
         ------
         InputError
-            If the file cannot be run, the function builds no module, or the module is
-            no chain of blocks. The message does not name the setting.
+            If torch is not installed, the file cannot be run, the function builds no
+            module, or the module is no chain of blocks. The message does not name the
+            setting.
         """
+        import_extra("torch", "trace")
         source = read_file(self.file, expected=_EXPECTED, most_bytes=MAX_FILE)
         notices().remark(f"note: runs {self.file.name}, which [model] module names")
         arguments = json.dumps(self.arguments)

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from estimators.models.families import FAMILIES, ModelFamily
 from estimators.models.spec import FIRST_DECODER_BLOCK, TransformerSpec
+from tests.estimators.torch_models import FAMILIES, ModelFamily
 
 
 class TransformerModel(nn.Module):

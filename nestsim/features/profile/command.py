@@ -8,19 +8,8 @@ import os
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from estimators.measuring.link_processes import (
-    launched_world,
-    local_ranks,
-    measure_local_links,
-)
-from estimators.measuring.links import World, measure_links
-from estimators.measuring.operators import (
-    available_device,
-    check_layers,
-    measure_profile,
-)
 from estimators.operators.profile import Profile, is_profile, write_profile
 from estimators.user_files import (
     LinkSweep,
@@ -59,8 +48,11 @@ from nestsim.running.interruption import unheard_by_children
 from nestsim.running.progress import shown_progress
 from nestsim.scenario import Scenario, load_scenario
 from planner.work import Progress
-from topologies.errors import InputError
+from topologies.errors import InputError, import_extra
 from topologies.units import format_size, parse_quantity
+
+if TYPE_CHECKING:
+    from estimators.measuring.links import World
 
 
 def _today() -> str:
@@ -89,6 +81,8 @@ def profile_task(
     output: Path, device: str, quick: bool, check: bool, budget: float, quiet: bool
 ) -> Task:
     """Return the task of measuring operators."""
+    import_extra("torch", "trace")
+    from estimators.measuring.operators import available_device, measure_profile
 
     def call(progress: Progress | None) -> Reply:
         measured = measure_profile(
@@ -118,6 +112,8 @@ def profile_task(
 
 def _checks(measured: Profile, device: str, quick: bool, quiet: bool) -> list[Any]:
     """Measure whole layers, which the profile predicts."""
+    from estimators.measuring.operators import available_device, check_layers
+
     with shown_progress(not quiet) as progress:
         if progress is not None:
             progress("check: measure whole layers", None)
@@ -134,6 +130,11 @@ def links_task(  # noqa: PLR0913, PLR0917 - one for each option
     nic_bandwidth: float | None,
 ) -> Task:
     """Return the task of measuring links; under a launcher every process comes here."""
+    import_extra("torch", "trace")
+    from estimators.measuring.link_processes import launched_world, local_ranks
+    from estimators.measuring.links import measure_links
+    from estimators.measuring.operators import available_device
+
     available_device(device)
     world = launched_world(os.environ, device)
     count = local_ranks(device, ranks) if world is None else world.num_ranks
@@ -167,7 +168,7 @@ def _check_launched(ranks: int | None, launched: int) -> None:
 
 
 def _measured(
-    world: World | None,
+    world: "World | None",
     local: tuple[str, int],
     *,
     budget: float,
@@ -175,6 +176,9 @@ def _measured(
     progress: Progress | None,
 ) -> LinkSweep:
     """Measure as the first of a launcher's processes, or start processes here."""
+    from estimators.measuring.link_processes import measure_local_links
+    from estimators.measuring.links import measure_links
+
     if world is None:
         return measure_local_links(
             *local,

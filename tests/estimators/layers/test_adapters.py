@@ -16,12 +16,12 @@ from estimators.layers.adapters import (
 )
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, model_flops_per_sequence
-from estimators.models.families import build_layers
 from estimators.models.library import load_model
 from estimators.platform import optimizer_step_bytes
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from planner.step.ledger import LEDGER, wire_bytes
+from tests.estimators.torch_models import build_layers
 from topologies.errors import InputError
 
 HUGGING_FACE = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj")

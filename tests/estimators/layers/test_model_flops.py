@@ -11,12 +11,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, model_flops_per_sequence
-from estimators.models.families import example_inputs
 from estimators.models.library import load_model, model_names
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
 from tests import failures
 from tests.estimators.oracles import closed_form_training_flops
+from tests.estimators.torch_models import example_inputs
 from tests.estimators.whole_models import build_model
 
 SmallModel = Callable[..., TransformerSpec]

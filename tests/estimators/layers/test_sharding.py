@@ -18,12 +18,12 @@ from estimators.layers.shares import (
     tied_parameters,
 )
 from estimators.layers.work import CollectiveWork, Degrees, LayerWork
-from estimators.models.families import build_layers
 from estimators.models.library import load_model, model_names
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from tests import failures
+from tests.estimators.torch_models import build_layers
 
 EMBEDDING, BLOCK, NORM, HEAD = range(4)
 NAMES = ("gpt3-2.7b", "llama2-7b", "llama3-8b", "mixtral-8x7b", "bert-large")

@@ -9,12 +9,11 @@ import torch
 
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees
-from estimators.models.attention import SelfAttention
-from estimators.models.layers import XIELU
 from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
 from tests import failures
+from tests.estimators.torch_models import XIELU, SelfAttention
 from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 

@@ -19,7 +19,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from estimators.models.changed import (
     with_windows,
 )
-from estimators.models.families import build_layers
 from estimators.models.huggingface import load_huggingface
 from estimators.models.spec import (
     TransformerSpec,
@@ -27,6 +26,7 @@ from estimators.models.spec import (
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from tests import failures
+from tests.estimators.torch_models import build_layers
 
 transformers = pytest.importorskip("transformers")
 

@@ -13,17 +13,21 @@ from torch import Tensor
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees, model_flops_per_sequence
-from estimators.models.attention import FlashAttention, alibi_slopes
 from estimators.models.changed import (
     with_windows,
 )
-from estimators.models.families import build_layers, example_inputs
 from estimators.models.spec import (
     TransformerSpec,
 )
 from estimators.tracing.graph import TracedOperator
 from estimators.tracing.trace import trace_model
 from tests import failures
+from tests.estimators.torch_models import (
+    FlashAttention,
+    alibi_slopes,
+    build_layers,
+    example_inputs,
+)
 from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 

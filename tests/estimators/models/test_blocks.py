@@ -10,7 +10,6 @@ import torch
 from estimators.models.changed import (
     with_num_layers,
 )
-from estimators.models.families import FEED_FORWARDS, MIXERS, build_block
 from estimators.models.library import load_model
 from estimators.models.spec import (
     TransformerSpec,
@@ -18,6 +17,7 @@ from estimators.models.spec import (
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from tests import failures
+from tests.estimators.torch_models import FEED_FORWARDS, MIXERS, build_block
 from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 

@@ -16,13 +16,12 @@ from estimators.dispatch import (
 )
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
-from estimators.models.families import build_layers, example_inputs
-from estimators.models.layers import MoELayer, TopK
 from estimators.models.library import build_spec, load_model, pattern_by_frequency
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
 from estimators.tracing.trace import trace_model
 from tests import failures
+from tests.estimators.torch_models import MoELayer, TopK, build_layers, example_inputs
 from tests.estimators.whole_models import build_model
 from topologies.accelerators import load_accelerator
 from topologies.errors import InputError

@@ -8,10 +8,10 @@ import torch
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees, model_flops_per_sequence
-from estimators.models.families import build_layers, example_inputs
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
 from tests import failures
+from tests.estimators.torch_models import build_layers, example_inputs
 from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 

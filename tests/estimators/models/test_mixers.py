@@ -12,18 +12,18 @@ from torch.utils.flop_counter import FlopCounterMode
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees
 from estimators.models.library import build_spec, load_model
-from estimators.models.linear_attention import (
-    GatedDeltaNet,
-    KimiDeltaAttention,
-    LightningAttention,
-)
-from estimators.models.sparse_attention import SparseLatentAttention
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import INDEX_SCORES, TracedLayer, TracedOperator
 from estimators.tracing.recurrences import RECURRENCES
 from estimators.tracing.trace import trace_model
 from tests import failures
 from tests.estimators.models.test_special import OF_TRANSFORMERS
+from tests.estimators.torch_models import (
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LightningAttention,
+    SparseLatentAttention,
+)
 from topologies.errors import InputError
 
 transformers = pytest.importorskip("transformers")

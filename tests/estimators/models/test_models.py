@@ -9,11 +9,6 @@ import torch
 from estimators.models.changed import (
     with_one_of_each,
 )
-from estimators.models.families import (
-    FAMILIES,
-    build_layers,
-    example_inputs,
-)
 from estimators.models.library import load_model, model_names, published_model
 from estimators.models.spec import (
     TransformerSpec,
@@ -21,6 +16,11 @@ from estimators.models.spec import (
 from estimators.tracing.trace import trace_model
 from tests import failures
 from tests.estimators.models import test_library, test_special
+from tests.estimators.torch_models import (
+    FAMILIES,
+    build_layers,
+    example_inputs,
+)
 from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 

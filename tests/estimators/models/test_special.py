@@ -15,8 +15,6 @@ from estimators.models.changed import (
     with_num_layers,
     with_sequence_length,
 )
-from estimators.models.families import block_inputs, build_layers, example_inputs
-from estimators.models.layers import MambaMixer
 from estimators.models.library import hybrid_pattern, load_model
 from estimators.models.spec import (
     TransformerSpec,
@@ -25,6 +23,12 @@ from estimators.models.spec import (
 from estimators.tracing.graph import LayerGraph, TracedOperator
 from estimators.tracing.trace import trace_model
 from tests import failures
+from tests.estimators.torch_models import (
+    MambaMixer,
+    block_inputs,
+    build_layers,
+    example_inputs,
+)
 from topologies.errors import InputError
 
 PUBLISHED = {

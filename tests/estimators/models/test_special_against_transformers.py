@@ -15,13 +15,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from estimators.models.encoders import RelativePositionBias
 from estimators.models.huggingface import load_huggingface
-from estimators.models.layers import MambaMixer
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from tests import failures
+from tests.estimators.torch_models import MambaMixer, RelativePositionBias
 
 transformers = pytest.importorskip("transformers")
 

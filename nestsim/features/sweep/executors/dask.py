@@ -49,7 +49,7 @@ from nestsim.features.sweep.executors.protocol import (
     PointAnswer,
     raised_after,
 )
-from topologies.errors import InputError
+from topologies.errors import InputError, import_extra
 from topologies.input_file import carried_files, files_to_carry
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class DaskWorkers:
         self._scheduler = scheduler
         self._tell = tell
         self._told: set[str] = set()
-        distributed = _distributed()
+        distributed = import_extra("distributed", "dask", where="executor")
         self._levels = _silenced()
         try:
             self._client = self._connected(distributed)
@@ -502,21 +502,6 @@ class _HandedOut:
         if isinstance(error, ImportError | AttributeError):
             raise _NotUnpackedError(error)
         raise _RaisedByTaskError(error)
-
-
-def _distributed() -> ModuleType:
-    """Return the library of Dask's scheduler and workers."""
-    try:
-        import distributed
-    except ImportError:
-        raise InputError(
-            "Dask is not installed",
-            where="executor",
-            got="dask",
-            expected="the package distributed, here and on every worker",
-            hint='pip install "nestsim[dask]"',
-        ) from None
-    return distributed
 
 
 def _kind_of(distributed: ModuleType, address: str) -> str:
