@@ -445,7 +445,7 @@ def _dispatched(spec: TransformerSpec, degrees: Degrees, platform: Platform) -> 
         if reached is not None:
             slower = platform.transport(inside_node=True).efficiency / reached
     copies = copies_sent(spec, degrees.ep, span, software)
-    return slower * copies / spec.moe_router_topk
+    return slower * copies / spec.moe_copies
 
 
 def _exchanged(degrees: Degrees, platform: Platform) -> float:

@@ -63,7 +63,7 @@ def copies_sent(
     """
     kind = software.moe_token_dispatcher_type or DISPATCHERS[0]
     if kind == "alltoall":
-        return float(spec.moe_router_topk)
+        return spec.moe_copies
     inside = within_node(span, software)
     places = float(ranks) if inside else span / software.ranks_per_node
     return places if kind == "allgather" else _different(spec, places)
@@ -201,14 +201,14 @@ def _different(spec: TransformerSpec, places: float) -> float:
     as experts are, a place has them only if some of its groups are chosen
     (`_missing_share`): with a group on each, at most ``M`` are different [2]_.
     """
-    copies, groups = spec.moe_router_topk, spec.moe_router_num_groups
+    copies, groups = spec.moe_copies, spec.moe_router_num_groups
     if not groups:
         return float(places * (1.0 - (1.0 - 1.0 / places) ** copies))
     missing = _missing_share(places, copies, groups, spec.moe_router_group_topk)
     return float(places * (1.0 - missing))
 
 
-def _missing_share(places: float, copies: int, groups: int, chosen: int) -> float:
+def _missing_share(places: float, copies: float, groups: int, chosen: int) -> float:
     """Return how likely none of a token's experts is in one of the places.
 
     It holds ``g = G / P`` groups, or ``g`` of one; ``j`` of its groups are among
@@ -219,7 +219,7 @@ def _missing_share(places: float, copies: int, groups: int, chosen: int) -> floa
     held = groups / places
     if held <= 1.0:
         taken = chosen / groups
-        return 1.0 - taken + taken * (1.0 - held / chosen) ** copies
+        return float(1.0 - taken + taken * (1.0 - held / chosen) ** copies)
     low = math.floor(held)
     lower, upper = (
         sum(
@@ -231,4 +231,4 @@ def _missing_share(places: float, copies: int, groups: int, chosen: int) -> floa
         / math.comb(groups, chosen)
         for whole in (low, min(low + 1, groups))
     )
-    return lower + (held - low) * (upper - lower)
+    return float(lower + (held - low) * (upper - lower))

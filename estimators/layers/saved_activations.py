@@ -107,6 +107,11 @@ _MLA_UP = frozenset(
 _ACTIVATIONS = frozenset({"activation", "multiply"})
 
 
+def _name(operator: TracedOperator) -> str:
+    """Return an operator's name, in the second of two blocks as in the first."""
+    return operator.name.removeprefix("second.")
+
+
 def _in_mlp(operator: TracedOperator) -> bool:
     return operator.name.startswith("mlp.")
 
@@ -114,8 +119,10 @@ def _in_mlp(operator: TracedOperator) -> bool:
 RECOMPUTE_MODULES: Mapping[str, RecomputeModule] = MappingProxyType(
     {
         "core_attn": RecomputeModule(lambda op: op.core, discards=False),
-        "layernorm": RecomputeModule(lambda op: op.name in _BLOCK_NORMS, discards=True),
-        "mla_up_proj": RecomputeModule(lambda op: op.name in _MLA_UP, discards=True),
+        "layernorm": RecomputeModule(
+            lambda op: _name(op) in _BLOCK_NORMS, discards=True
+        ),
+        "mla_up_proj": RecomputeModule(lambda op: _name(op) in _MLA_UP, discards=True),
         "moe_act": RecomputeModule(
             lambda op: (
                 op.operation in _ACTIVATIONS

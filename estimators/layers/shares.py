@@ -201,6 +201,8 @@ def _product_shares(
     groups = min(tp, spec.num_query_groups)
     heads, kv = spec.num_attention_heads, 2 * spec.num_query_groups
     heads *= 1 + spec.attention_output_gate
+    if spec.attention_head_gate:
+        heads, kv = heads * (spec.kv_channels + 1), kv * spec.kv_channels
     qkv = ExactShare(heads * groups + kv * tp, tp * groups * (heads + kv))
     # The traced product counts the rows of all experts: a device has its tokens' share
     # of them, over its E / ep experts; the busiest one has more.
@@ -249,14 +251,20 @@ def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     # Heads of Mamba-2 are split with their groups, as in Megatron Core's MambaMixer.
     names = ["num_attention_heads", *_inner_widths(spec)]
     names += ["moe_shared_expert_intermediate_size"]
+    own = ["window_num_attention_heads", "num_query_groups"]
+    names += own * (spec.window_num_attention_heads > 0)
     names += ["mamba_num_groups"] * spec.has_mamba
     names += ["linear_num_key_heads"] * spec.has_delta_nets
+    names += ["hidden_size"] * (spec.short_convolution_width > 0)
+    names += ["selective_width"] * (spec.selective_width > 0)
     for name in names:
         if getattr(spec, name) % tp:
             return (
                 f"tensor_model_parallel_size {tp} does not divide "
                 f"{name} {getattr(spec, name)}"
             )
+    if spec.vision and (problem := spec.vision.split_problem(tp)):
+        return problem
     if groups % tp and tp % groups:
         return (
             f"tensor_model_parallel_size {tp} is neither a divisor nor a multiple of "
@@ -267,7 +275,7 @@ def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
 
 def _inner_widths(spec: TransformerSpec) -> tuple[str, ...]:
     """Return the widths that tensor groups split in some block."""
-    layers = {kind.split("+")[-1] for kind in spec.block_kinds.values()}
+    layers = set("+".join(spec.block_kinds.values()).split("+"))
     has_expert_width = spec.moe_ffn_hidden_size != spec.ffn_hidden_size
     if "experts" in layers and has_expert_width:
         dense = ("ffn_hidden_size",) if "dense" in layers else ()
@@ -312,11 +320,14 @@ def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
 def _state_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     """Say why ranks cannot share sequences of heads that hold a state, or None."""
     tp, cp, grouping = degrees.tp, degrees.cp, degrees.grouping
-    if spec.has_mamba:
-        return (
-            f"context_parallel_size {cp}, but the scan of Mamba-2 layers goes through "
-            "whole sequences"
-        )
+    carried = (
+        ("attention among the patches of a picture goes", spec.vision is not None),
+        ("the scan of Mamba-2 layers goes", spec.has_mamba),
+        ("the scan of Mamba-1 layers goes", spec.selective_width),
+        ("short convolutions go", spec.short_convolution_width),
+    )
+    if what := next((what for what, has in carried if has), ""):
+        return f"context_parallel_size {cp}, but {what} through whole sequences"
     if spec.dsa_indexer_topk and grouping.cp_comm_type != "all_gather":
         return (
             f"context_parallel_size {cp}, but an indexer needs the keys of all tokens, "

@@ -239,32 +239,29 @@ class QKVParallelLinear(nn.Linear):
 
     Heads are split. Groups of keys and values are split as far as there are any, and
     copied beyond that. A gate is one number for each channel of the queries, as in
-    Megatron Core's ``attention_output_gate``.
+    Megatron Core's ``attention_output_gate``, or for each head.
     """
 
     def __init__(self, spec: TransformerSpec) -> None:
-        self.heads = (
-            spec.num_attention_heads,
-            spec.num_query_groups,
-            spec.num_query_groups,
-            spec.num_attention_heads * spec.attention_output_gate,
-        )
+        groups = spec.num_query_groups
+        heads = (spec.num_attention_heads, groups, groups)
         self.head_size = spec.kv_channels
-        width = sum(self.heads) * self.head_size
-        super().__init__(spec.hidden_size, width, bias=spec.has_qkv_bias)
+        widths = [number * self.head_size for number in heads]
+        self.widths = [*widths, spec.gate_width]
+        bias = spec.has_qkv_bias
+        super().__init__(spec.hidden_size, sum(self.widths), bias=bias)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]  # several results instead of one
         """Return queries, keys, values: (batch, heads, sequence, head); and a gate.
 
-        Gates are (batch, sequence, heads x head).
+        Gates are (batch, sequence, heads x head), or of heads.
         """
-        widths = [n * self.head_size for n in self.heads]
-        *parts, gate = torch.split(super().forward(hidden), widths, -1)
+        *parts, gate = torch.split(super().forward(hidden), self.widths, -1)
         heads = (
             part.view(*part.shape[:2], -1, self.head_size).transpose(1, 2)
             for part in parts
         )
-        return (*heads, gate) if self.heads[3] else tuple(heads)
+        return (*heads, gate) if self.widths[3] else tuple(heads)
 
 
 class RotaryEmbedding(nn.Module):
@@ -312,6 +309,16 @@ class KeyNorm(QueryNorm):
     """Norm of all keys of a token together; its weight is split with the groups."""
 
 
+class HeadGate(nn.Module):
+    """Weigh what each head returns by a sigmoid of one number."""
+
+    def forward(self, context: Tensor, gate: Tensor) -> Tensor:
+        """Return heads side by side, as they came."""
+        heads = context.view(*gate.shape, -1)
+        weighed: Tensor = (heads * gate.sigmoid()[..., None]).flatten(-2)
+        return weighed
+
+
 class SelfAttention(nn.Module):
     """Projection to heads, attention, projection back.
 
@@ -337,6 +344,7 @@ class SelfAttention(nn.Module):
         )
         self.core_attention = build_core(spec, window)
         self.gate_activation = nn.Sigmoid() if spec.attention_output_gate else None
+        self.head_gate = HeadGate() if spec.attention_head_gate else None
         self.linear_proj = RowParallelLinear(
             spec.query_width, spec.hidden_size, bias=spec.has_attention_bias
         )
@@ -350,6 +358,8 @@ class SelfAttention(nn.Module):
         context = context.transpose(1, 2).flatten(2)
         if self.gate_activation is not None:
             context = context * self.gate_activation(projected[3])
+        if self.head_gate is not None:
+            context = self.head_gate(context, projected[3])
         output: Tensor = self.linear_proj(context)
         return output
 
@@ -454,7 +464,9 @@ def build_attention(spec: TransformerSpec) -> nn.Module:
 
 
 def build_window_attention(spec: TransformerSpec) -> nn.Module:
-    """Return attention within the architecture's sliding window."""
+    """Return attention within the architecture's sliding window, of its own heads."""
+    heads = spec.window_num_attention_heads or spec.num_attention_heads
+    spec = replace(spec, num_attention_heads=heads, window_num_attention_heads=0)
     return SelfAttention(spec, spec.window_size)
 
 
@@ -512,4 +524,5 @@ class ChunkedSelfAttention(SelfAttention):
 
 def build_unturned_attention(spec: TransformerSpec) -> nn.Module:
     """Return attention to all tokens, without positions."""
-    return SelfAttention(replace(spec, position_embedding_type="none"))
+    unturned = replace(spec, position_embedding_type="none", rotary_percent=1.0)
+    return SelfAttention(unturned)

@@ -167,6 +167,35 @@ class ConfigFile:
             return kind(value)
         return rules.stand_in
 
+    def kinds(
+        self, key: str, known: Sequence[str], num_blocks: int
+    ) -> Sequence[str] | None:
+        """Return the kind of each block that a list has, or None if there is no list.
+
+        A list may have those of layers that predict further ahead, too.
+
+        Raises
+        ------
+        InputError
+            If it is no list of known kinds for all blocks.
+        """
+        kinds = self.find(key)
+        if kinds is None:
+            return None
+        is_known = isinstance(kinds, list) and all(kind in known for kind in kinds)
+        ahead = self.find("num_nextn_predict_layers", 0)
+        if is_known and len(kinds) - num_blocks == ahead:
+            kinds = kinds[:num_blocks]
+        if not is_known or len(kinds) != num_blocks:
+            expected = " or ".join(f'"{kind}"' for kind in known)
+            raise InputError(
+                "not one known kind for each block",
+                where=key,
+                got=kinds,
+                expected=f"{num_blocks} of {expected}",
+            )
+        return tuple(kinds)
+
     def marks(self, key: str) -> tuple[int, ...]:
         """Return a list of whole numbers; none where there is no list."""
         value = self.find(key)

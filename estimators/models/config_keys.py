@@ -9,27 +9,17 @@ from types import MappingProxyType
 from typing import Any
 
 from estimators.models.config_file import ConfigFile
-from estimators.models.library import HYBRID_KINDS
-from estimators.models.limits import MAMBA_SIZES
 from topologies.errors import InputError
 
 Words = Mapping[str, Any]
 
-_WINDOWED = "sliding_attention"
-_FULL = "full_attention"
-_DENSE, _SPARSE = "dense", "sparse"
+WINDOWED = "sliding_attention"
+"""Kind of a block whose attention has a window."""
 
-_LETTERS: Mapping[str, str] = MappingProxyType(
-    {
-        "mamba": "M",
-        "linear_attention": "M",
-        "attention": "*",
-        "full_attention": "*",
-        "mlp": "-",
-        "moe": "E",
-    }
-)
-"""Element of ``layers_block_type`` -> letter of the block's kind."""
+FULL = "full_attention"
+"""Kind of a block whose attention sees all tokens before a token."""
+
+_DENSE, _SPARSE = "dense", "sparse"
 
 
 def biases(config: ConfigFile, words: Words) -> Words:
@@ -100,34 +90,10 @@ def _windows(config: ConfigFile, marks: list[int], default: int | None) -> Words
     if config.find("sliding_window", default) is None:
         return {}
     window = config.value(int, "sliding_window", default)
-    kinds = _kinds_of_blocks(config, "layer_types", (_WINDOWED, _FULL), len(marks))
+    kinds = config.kinds("layer_types", (WINDOWED, FULL), len(marks))
     if kinds is not None:
-        marks = [int(kind == _WINDOWED) for kind in kinds]
+        marks = [int(kind == WINDOWED) for kind in kinds]
     return {"window_size": window, "window_attn_skip_freq": marks}
-
-
-def _kinds_of_blocks(
-    config: ConfigFile, key: str, known: Sequence[str], num_blocks: int
-) -> Sequence[str] | None:
-    """Return the kind of each block that a list has, or None if there is no list.
-
-    Raises
-    ------
-    InputError
-        If it is no list of known kinds for all blocks.
-    """
-    kinds = config.find(key)
-    if kinds is None:
-        return None
-    is_known = isinstance(kinds, list) and all(kind in known for kind in kinds)
-    if not is_known or len(kinds) != num_blocks:
-        raise InputError(
-            "not one known kind for each block",
-            where=key,
-            got=kinds,
-            expected=f"{num_blocks} of " + " or ".join(f'"{kind}"' for kind in known),
-        )
-    return tuple(kinds)
 
 
 def end_at_window(_: ConfigFile, words: Words) -> Words:
@@ -164,7 +130,7 @@ def experts_from(
         Key that says how many blocks have none.
     """
     blocks = range(words["num_layers"])
-    kinds = _kinds_of_blocks(config, "mlp_layer_types", (_DENSE, _SPARSE), len(blocks))
+    kinds = config.kinds("mlp_layer_types", (_DENSE, _SPARSE), len(blocks))
     if kinds is not None:
         return {"moe_layer_freq": [int(kind == _SPARSE) for kind in kinds]}
     dense = config.value(int, key, first, may_be_zero=True)
@@ -252,6 +218,36 @@ def experts_by_step(config: ConfigFile, words: Words) -> Words:
     return {"moe_layer_freq": marks}
 
 
+def listed_experts(config: ConfigFile, words: Words, *, key: str, first: int) -> Words:
+    """Return blocks with experts by their numbers, or by kinds, or behind some.
+
+    Parameters
+    ----------
+    config
+        The file.
+    words
+        The model.
+    key
+        Key of the numbers: a list, or a text with commas.
+    first
+        Blocks without experts where the file does not say which.
+    """
+    listed = config.find(key)
+    if listed is None or config.find("mlp_layer_types") is not None:
+        return experts_from(config, words, first=first)
+    if isinstance(listed, str):
+        numbers = [part.strip() for part in listed.split(",") if part.strip()]
+        if not all(part.isdigit() for part in numbers):
+            expected = 'numbers of blocks from 0, e.g. "3,4,5"'
+            config.refuse("not numbers of blocks", key, listed, expected)
+        listed = [int(part) for part in numbers if part.isdigit()]
+    else:
+        listed = config.marks(key)
+    every = frozenset(listed)
+    blocks = range(words["num_layers"])
+    return {"moe_layer_freq": [int(index in every) for index in blocks]}
+
+
 def expert_groups(
     config: ConfigFile, _: Words, *, groups: int, topk: int, method: str = ""
 ) -> Words:
@@ -322,83 +318,36 @@ def falcon(config: ConfigFile, _: Words) -> Words:
     }
 
 
-def linear_layers(
-    config: ConfigFile,
-    words: Words,
-    *,
-    mixer: str,
-    first: int = 1,
-    every: int = 4,
-    linear: str = "linear_attention",
-) -> Words:
-    """Return blocks with linear attention among those with attention.
+def window_heads(config: ConfigFile, words: Words) -> Words:
+    """Return the heads of blocks with a window, where they are not as many."""
+    marks = words.get("window_attn_skip_freq", ())
+    if listed := config.marks("num_attention_heads_per_layer"):
+        return _listed_heads(config, listed, words)
+    given = config.find("attention_other_setting.num_attention_heads")
+    key = "num_sliding_attention_heads"
+    if given is not None:
+        key = "attention_other_setting.num_attention_heads"
+    heads = config.value(int, key, words["num_attention_heads"])
+    unlike = any(marks) and heads != words["num_attention_heads"]
+    return {"window_num_attention_heads": heads if unlike else 0}
 
-    Parameters
-    ----------
-    config
-        The file, whose ``layer_types`` say which blocks are which, if it has them.
-    words
-        The model.
-    mixer
-        What linear attention is, a key of `estimators.models.families.MIXERS`.
-    first, every
-        Number, from 0, that all others are counted from, and every which block has
-        attention where the file does not say so or has a ``full_attention_interval``.
-    linear
-        What ``layer_types`` calls linear attention.
-    """
-    kinds = _kinds_of_blocks(
-        config, "layer_types", (linear, _FULL), words["num_layers"]
-    )
-    step = config.value(int, "full_attention_interval", every)
-    marks = [
-        int(kinds[index] == linear if kinds else (index + first) % step > 0)
-        for index in range(words["num_layers"])
-    ]
-    if not any(marks):
+
+def _listed_heads(config: ConfigFile, listed: Sequence[int], words: Words) -> Words:
+    """Return the heads of all blocks, and of those with a window, of a list."""
+    marks = words.get("window_attn_skip_freq") or [0] * len(listed)
+    pairs = zip(listed, marks, strict=False)
+    kinds: dict[int, set[int]] = {0: set(), 1: set()}
+    for heads, mark in pairs:
+        kinds[mark].add(heads)
+    whole, windowed = (sorted(kinds[mark]) for mark in (0, 1))
+    if len(listed) != words["num_layers"] or len(whole) > 1 or len(windowed) > 1:
+        key = "num_attention_heads_per_layer"
+        expected = "one number for blocks with a window, and one for all others"
+        config.refuse("heads of blocks differ otherwise", key, list(listed), expected)
         return {}
-    return {"linear_attention_freq": marks, "linear_attention": mixer}
-
-
-def kimi_layers(config: ConfigFile, words: Words) -> Words:
-    """Return blocks with Kimi Delta Attention, by numbers from 1 or by kinds."""
-    mixer = "kimi_delta"
-    full = frozenset(config.marks("linear_attn_config.full_attn_layers"))
-    if not full:
-        return linear_layers(config, words, mixer=mixer)
-    marks = [int(number + 1 not in full) for number in range(words["num_layers"])]
-    return {"linear_attention_freq": marks, "linear_attention": mixer}
-
-
-def kimi_groups(config: ConfigFile, words: Words) -> Words:
-    """Return groups of experts, under the key that Kimi Linear has for them."""
-    groups = config.value(int, "num_expert_group", 0, may_be_zero=True)
-    if groups <= 1:
-        return expert_groups(config, words, groups=1, topk=1)
-    topk = config.value(int, "topk_group", 1)
-    return {"moe_router_num_groups": groups, "moe_router_group_topk": topk}
-
-
-def indexed_layers(config: ConfigFile, words: Words) -> Words:
-    """Return which blocks have an indexer, by words, by letters, or every which."""
-    blocks = range(words["num_layers"])
-    kinds = _kinds_of_blocks(config, "indexer_types", ("full", "shared"), len(blocks))
-    letters = config.find("index_topk_pattern")
-    if kinds is None and isinstance(letters, str) and set(letters) <= {"F", "S"}:
-        kinds = [{"F": "full", "S": "shared"}[letter] for letter in letters]
-    freq = config.value(int, "index_topk_freq", 1)
-    offset = config.value(int, "index_skip_topk_offset", 2, may_be_zero=True)
-    marks = [
-        int(kinds[index] == "full" if kinds else max(index - offset + 1, 0) % freq == 0)
-        for index in blocks[: len(kinds) if kinds else None]
-    ]
-    return {"dsa_indexer_layers": marks}
-
-
-def parallel_mixers(_: ConfigFile, words: Words) -> Words:
-    """Return blocks of which all have Mamba-2 beside attention."""
-    marks = [1] * words["num_layers"]
-    return {"linear_attention_freq": marks, "linear_attention": "mamba_attention"}
+    usual = (whole or windowed)[0]
+    other = windowed[0] if windowed and windowed[0] != usual else 0
+    return {"num_attention_heads": usual, "window_num_attention_heads": other}
 
 
 def square_embedding(config: ConfigFile, words: Words) -> Words:
@@ -422,119 +371,6 @@ def labelled_classes(config: ConfigFile, _: Words) -> Words:
     return {"vocab_size": len(labels)} if isinstance(labels, dict) and labels else {}
 
 
-def hybrid_blocks(config: ConfigFile, _: Words) -> Words:
-    """Return the kinds of blocks, by letters or by words, and experts if there are any.
-
-    Raises
-    ------
-    InputError
-        If a kind is not known.
-    """
-    kinds = config.find("layers_block_type")
-    if kinds is not None:
-        names = tuple(_LETTERS)
-        known = isinstance(kinds, list) and all(kind in names for kind in kinds)
-        if not known or not kinds:
-            raise InputError(
-                "value is not supported",
-                where="layers_block_type",
-                got=kinds,
-                expected="a list of " + ", ".join(f'"{name}"' for name in names),
-            )
-        letters = "".join(_LETTERS[kind] for kind in kinds)
-    else:
-        letters = config.value(str, "hybrid_override_pattern")
-        if not letters or set(letters) - set(HYBRID_KINDS):
-            raise InputError(
-                "value is not supported",
-                where="hybrid_override_pattern",
-                got=letters,
-                expected='Mamba-2 "M", attention "*", feed-forward "-" and experts '
-                '"E", e.g. "M-M-M*-"',
-            )
-    experts = _nemotron_experts(config) if "E" in letters else {}
-    return {**_hybrid(letters), **experts}
-
-
-def _hybrid(letters: str) -> Words:
-    sizes = {} if "M" in letters else dict.fromkeys(MAMBA_SIZES, 0)
-    return {"hybrid_override_pattern": letters, **sizes}
-
-
-def _nemotron_experts(config: ConfigFile) -> Words:
-    """Return the experts of a hybrid; latent ones are refused."""
-    if latent := config.find("moe_latent_size"):
-        problem = "experts of fewer channels (latent experts) are not modelled"
-        config.refuse(problem, "moe_latent_size", latent, "null")
-    shared = config.value(int, "moe_shared_expert_intermediate_size", may_be_zero=True)
-    return {
-        "num_moe_experts": config.value(int, "n_routed_experts"),
-        "moe_router_topk": config.value(int, "num_experts_per_tok"),
-        "moe_ffn_hidden_size": config.value(int, "moe_intermediate_size"),
-        "moe_shared_expert_intermediate_size": shared,
-        "moe_router_score_function": "sigmoid",
-        "moe_router_enable_expert_bias": True,
-        **expert_groups(config, {}, groups=1, topk=1),
-    }
-
-
-def mamba_head(config: ConfigFile, words: Words, *, key: str = "") -> Words:
-    """Return the width of a head of Mamba-2, by default of all heads together.
-
-    Parameters
-    ----------
-    config
-        The file.
-    words
-        The model.
-    key
-        Key of the width of all heads, for files that have one.
-    """
-    width = config.value(int, "mamba_expand", 2) * words["hidden_size"]
-    width = config.value(int, key, width) if key else width
-    head = max(width // words["mamba_num_heads"], 1)
-    if config.find("mamba_d_head") not in (None, "auto"):
-        head = config.value(int, "mamba_d_head")
-    return {"mamba_head_dim": head}
-
-
-def hybrid_layers(
-    config: ConfigFile, words: Words, *, key: str, indices: str = ""
-) -> Words:
-    """Return layers of Mamba-2 or attention, a feed-forward layer behind each.
-
-    Either half of such a layer is a block with a norm of its own.
-
-    Parameters
-    ----------
-    config
-        The file.
-    words
-        The model.
-    key
-        Key of the kinds of layers.
-    indices
-        Key of the numbers of layers with attention, for files without kinds.
-    """
-    layers = range(words["num_layers"])
-    mixers = tuple(name for name, letter in _LETTERS.items() if letter in "M*")
-    kinds = _kinds_of_blocks(config, key, mixers, len(layers))
-    if kinds is None:
-        listed = frozenset(config.marks(indices)) if indices else frozenset()
-        kinds = [mixers[-1] if index in listed else mixers[0] for index in layers]
-    feed_forward = "E" if words.get("num_moe_experts") else "-"
-    letters = "".join(_LETTERS[kind] + feed_forward for kind in kinds)
-    return {"num_layers": len(letters), **_hybrid(letters)}
-
-
-def granite_experts(config: ConfigFile, words: Words) -> Words:
-    """Return feed-forward layers of a hybrid: experts and a shared one, or that."""
-    shared = config.value(int, "shared_intermediate_size", 1024, may_be_zero=True)
-    if not words["num_moe_experts"]:
-        return {"moe_router_topk": 0, "ffn_hidden_size": shared}
-    return {"moe_shared_expert_intermediate_size": shared}
-
-
 COMPUTED: Mapping[str, Callable[..., Words]] = MappingProxyType(
     {
         function.__name__: function
@@ -548,24 +384,17 @@ COMPUTED: Mapping[str, Callable[..., Words]] = MappingProxyType(
             experts_from,
             experts_by_step,
             experts_between,
+            listed_experts,
             expert_groups,
             unturned,
             unturned_bases,
             turned_channels,
             llama4,
             falcon,
-            linear_layers,
-            indexed_layers,
-            parallel_mixers,
-            kimi_layers,
-            kimi_groups,
+            window_heads,
             square_embedding,
             bert_heads,
             labelled_classes,
-            hybrid_blocks,
-            mamba_head,
-            granite_experts,
-            hybrid_layers,
         )
     }
 )

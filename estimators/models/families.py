@@ -41,6 +41,7 @@ from estimators.models.attention import (
     build_unturned_attention,
     build_window_attention,
 )
+from estimators.models.convolution_mixers import SelectiveMixer, ShortConvolution
 from estimators.models.encoders import (
     BertBlock,
     BertEmbedding,
@@ -72,8 +73,10 @@ from estimators.models.spec import (
     DECODER_BLOCK,
     ENCODER_BLOCK,
     FIRST_DECODER_BLOCK,
+    SHORTCUT_BLOCK,
     TransformerSpec,
 )
+from estimators.models.vision_tower import PlacedTokens, Tower
 from estimators.models.vocabulary import F, Tensor, nn, torch
 from topologies.errors import InputError
 
@@ -98,6 +101,27 @@ class WordEmbedding(nn.Module):
             hidden = self.position_embeddings(hidden)
         output: Tensor = self.dropout(self.norm(hidden))
         return output
+
+
+class SeeingEmbedding(nn.Module):
+    """Word embedding, and the tower that makes tokens of a sequence's pictures."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        assert spec.vision is not None
+        self.words = WordEmbedding(spec)
+        self.vision_tower = Tower(spec.vision, spec.hidden_size)
+        self.place = PlacedTokens()
+
+    def forward(self, tokens: Tensor, patches: Tensor) -> Tensor:
+        """Return the first hidden states of token ids, and of pictures among them."""
+        output: Tensor = self.place(self.words(tokens), self.vision_tower(patches))
+        return output
+
+
+def build_embedding(spec: TransformerSpec) -> nn.Module:
+    """Return what makes the first hidden states of a sequence."""
+    return WordEmbedding(spec) if spec.vision is None else SeeingEmbedding(spec)
 
 
 class TransformerBlock(nn.Module):
@@ -143,6 +167,31 @@ class TransformerBlock(nn.Module):
             branch = self.post_mlp_norm(self.mlp(normed))
             hidden = hidden + self.mlp_dropout(branch)
         return hidden
+
+
+class ShortcutBlock(nn.Module):
+    """Two blocks, and experts that read what the first feed-forward layer reads.
+
+    What experts return is added behind the second block, so that their all-to-alls can
+    run beside it (LongCat-Flash, 2025, section 2.2). That they do is not modelled: they
+    are priced one after the other.
+    """
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        self.input_norm, self.pre_mlp_norm = build_norm(spec), build_norm(spec)
+        self.self_attention = build_attention(spec)
+        self.mlp = MoELayer(spec)
+        self.dense_mlp = MLP(spec)
+        self.second = TransformerBlock(spec, build_attention(spec), MLP(spec))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return hidden states of the same shape."""
+        hidden = hidden + self.self_attention(self.input_norm(hidden))
+        normed = self.pre_mlp_norm(hidden)
+        beside = self.mlp(normed)
+        output: Tensor = self.second(hidden + self.dense_mlp(normed)) + beside
+        return output
 
 
 def _norm(
@@ -213,6 +262,8 @@ MIXERS: Mapping[str, Callable[[TransformerSpec], nn.Module]] = MappingProxyType(
         "gated_delta": GatedDeltaNet,
         "kimi_delta": KimiDeltaAttention,
         "lightning": LightningAttention,
+        "short_convolution": ShortConvolution,
+        "selective_scan": SelectiveMixer,
     }
 )
 """Name of a mixer -> its builder."""
@@ -231,6 +282,8 @@ def build_block(spec: TransformerSpec, kind: str) -> nn.Module:
     InputError
         If there is no such kind.
     """
+    if kind == SHORTCUT_BLOCK:
+        return ShortcutBlock(spec)
     parts = kind.split("+")
     mixers = [MIXERS[part](spec) for part in parts[:1] if part in MIXERS]
     layers = [FEED_FORWARDS[part](spec) for part in parts[-1:] if part in FEED_FORWARDS]
@@ -355,7 +408,7 @@ Builder = Callable[[TransformerSpec], nn.Module]
 class ModelFamily:
     """The layers of a chain, one builder for each distinct kind."""
 
-    embedding: Builder = WordEmbedding
+    embedding: Builder = build_embedding
     """Builds the layer from token ids to hidden states."""
 
     block: Callable[[TransformerSpec, str], nn.Module] = build_block
@@ -420,6 +473,9 @@ def example_inputs(
     if spec.family == "vit":
         shape = (1, NUM_CHANNELS, spec.image_size, spec.image_size)
         return (torch.zeros(shape, device=device),), (tokens[:, 0],)
+    if tower := spec.vision:
+        patches = (1, tower.images * tower.patches, tower.patch_elements)
+        return (tokens, torch.zeros(patches, device=device)), (tokens,)
     if spec.has_decoder:
         return (tokens,), (_decoder_tokens(spec, device),)
     return (tokens,), (tokens,)

@@ -15,11 +15,11 @@
     Key -> the values that it may have, if a file has it, or a `Requirement`. Others
     change the model in a way that is not modelled.
 ``computed``
-    Functions of `estimators.models.config_keys` that find more words, with
-    their parameters.
-``nearest``, ``missing``
-    Types that are not read: the type that is within 1 % of them, and what they have
-    that no model here has.
+    Functions of `estimators.models.config_keys` and `config_mixers` that find more
+    words, with their parameters.
+``nearest``, ``missing``, ``traced``
+    Types that are not read: the type that is within 1 % of them, what they have that no
+    model here has, and those of them that can be traced all the same.
 
 Nothing is downloaded and nothing of the transformers library is needed. Keys that do
 not change sizes or work (initialisation, token ids, rotary scaling) are ignored; keys
@@ -39,6 +39,8 @@ from estimators.models.changed import (
 )
 from estimators.models.config_file import ConfigFile, read_config
 from estimators.models.config_keys import COMPUTED
+from estimators.models.config_mixers import COMPUTED_MIXERS
+from estimators.models.config_vision import read_tower
 from estimators.models.library import build_spec, read_tables, resolve_table
 from estimators.models.limits import MAX_LAYERS
 from estimators.models.spec import (
@@ -49,6 +51,7 @@ from topologies.input_file import file_in
 from topologies.notices import notices
 
 _KINDS: Mapping[str, Any] = MappingProxyType(get_type_hints(TransformerSpec))
+_COMPUTED = {**COMPUTED, **COMPUTED_MIXERS}
 _TRUTHS = frozenset({"true", "false"})
 
 
@@ -141,6 +144,19 @@ def missing_operator(model_type: str) -> str:
     """Return what a type has that no model here has, or an empty text if unknown."""
     operator: str = _types()["missing"].get(model_type, "")
     return operator
+
+
+def may_be_traced(config: ConfigFile) -> bool:
+    """Return whether no table reads a file, nor knows what keeps it from being traced.
+
+    Its type's, or that of its language model.
+    """
+    kept = {
+        name
+        for name in (config.find("model_type"), config.find(_HELD))
+        if isinstance(name, str) and missing_operator(name)
+    }
+    return not is_read(config) and kept <= set(_types()["traced"]["types"])
 
 
 def _plain(name: str) -> str:
@@ -262,7 +278,7 @@ def _words(config: ConfigFile, keys: KeyMap) -> dict[str, Any]:
     words = {word: _word(config, word, keys.fields[word]) for word in keys.fields}
     if words.get("num_layers", 0) <= MAX_LAYERS:  # more are refused anyway
         for name, parameters in keys.computed.items():
-            words |= COMPUTED[name](config, words, **parameters)
+            words |= _COMPUTED[name](config, words, **parameters)
     return words
 
 
@@ -314,7 +330,11 @@ _MOST = 10**6
 
 
 def load_huggingface(
-    path: Path, *, sequence_length: int | None = None
+    path: Path,
+    *,
+    sequence_length: int | None = None,
+    images: int = 0,
+    image_pixels: Sequence[int] = (),
 ) -> TransformerSpec:
     """Read a ``config.json``.
 
@@ -325,6 +345,10 @@ def load_huggingface(
     sequence_length
         Tokens per training sequence; by default the longest that the configuration
         allows.
+    images, image_pixels
+        Pictures, or tiles of them, of each sequence, whose tokens are among its own,
+        and their height and width [pixel]; without pictures the vision tower is left
+        out.
 
     Raises
     ------
@@ -336,11 +360,28 @@ def load_huggingface(
     with located(str(file), ": "):
         config = read_config(file)
         spec = read_spec(*_opened(config))
-        if sentence := _left_out(config):
+        if sentence := _left_out(config, seen=images > 0):
             notices().remark(f"note: {file.name}: {sentence}")
         if sequence_length is not None:
             spec = with_sequence_length(spec, sequence_length)
+        if image_pixels and not images:
+            raise InputError(
+                "belongs to pictures",
+                where="image_pixels",
+                got=list(image_pixels),
+                expected="images beside it, or to be left out",
+            )
+        if images:
+            tower = read_tower(config, _towers(), spec, images, image_pixels)
+            spec = replace(spec, vision=tower)
     return spec
+
+
+@cache
+def _towers() -> Mapping[str, Any]:
+    """Return what is said of vision towers, by type."""
+    tables = _types()["vision"]
+    return {name: resolve_table(tables, name) for name in tables}
 
 
 def parts_left_out(path: Path) -> str:
@@ -370,10 +411,11 @@ def _hint(model_type: str, held: Any) -> str:
     return start
 
 
-def _left_out(config: ConfigFile) -> str:
+def _left_out(config: ConfigFile, *, seen: bool = False) -> str:
     """Return what of a configuration no model here has, as a sentence; else nothing.
 
-    Of a file of several models the language model alone is read.
+    Of a file of several models the language model alone is read, and the tower that
+    sees if there are pictures.
     """
     others = [
         key
@@ -381,7 +423,7 @@ def _left_out(config: ConfigFile) -> str:
         if key.endswith("_config") and isinstance(part, dict) and "model_type" in part
     ]
     others = [key for key in others if key not in {_TEXT, _TOWER}]
-    sentences = [_tower_left_out(config.values.get(_TOWER))]
+    sentences = ["" if seen else _tower_left_out(config.values.get(_TOWER))]
     if others and _TEXT in config.values:
         verb = "is" if len(others) == 1 else "are"
         sentences.append(f"{', '.join(others)} {verb} left out.")

@@ -40,6 +40,8 @@ References
 .. [7] Dao and Gu, "Transformers are SSMs", 2024, section 6 and listing 1.
 .. [8] Huang and Schlag, "Deriving Activation Functions Using Integration", 2024,
    arXiv:2411.13010; ``XIELUActivation`` of transformers.
+.. [9] Meituan LongCat Team, "LongCat-Flash Technical Report", 2025, section 2.1;
+   ``LongcatFlashExperts`` of transformers.
 """
 
 from collections.abc import Callable, Mapping
@@ -313,22 +315,30 @@ def build_router(spec: TransformerSpec) -> TopK:
         sigmoid=spec.moe_router_score_function == "sigmoid",
         pre_softmax=spec.moe_router_pre_softmax,
         groups=(spec.moe_router_num_groups, spec.moe_router_group_topk),
-        num_biased=spec.num_moe_experts if spec.moe_router_enable_expert_bias else 0,
+        num_biased=spec.moe_router_enable_expert_bias
+        * (spec.num_moe_experts + spec.moe_num_zero_experts),
     )
 
 
 class TokenDispatch(nn.Module):
-    """Copy each token to its experts, sorted by expert."""
+    """Copy each token to its experts, sorted by expert; to those without work not.
 
-    def __init__(self, num_experts: int) -> None:
+    Of those it is sent to as many as there are among all, on average.
+    """
+
+    def __init__(self, num_experts: int, num_zero: int = 0) -> None:
         super().__init__()
-        self.num_experts = num_experts
+        self.num_experts, self.num_zero = num_experts, num_zero
 
     def forward(self, tokens: Tensor, experts: Tensor) -> tuple[Tensor, Tensor]:
         """Return rows (tokens x topk, hidden) and how many of them each expert has."""
         order = experts.flatten().argsort(stable=True)
         numbers = torch.arange(self.num_experts, device=experts.device)
         counts = (experts.flatten()[:, None] == numbers).sum(0)
+        if self.num_zero:  # their numbers come last
+            every = self.num_experts + self.num_zero
+            mean = experts.numel() * self.num_experts // every
+            order = order[: mean if order.is_meta else int(counts.sum())]
         return tokens[order // experts.shape[-1]], counts
 
 
@@ -338,8 +348,23 @@ class TokenCombine(nn.Module):
     def forward(self, rows: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
         """Return one result per token."""
         back = experts.flatten().argsort(stable=True).argsort()
+        stayed = experts.numel() - rows.shape[0]
+        rows = torch.cat((rows, rows.new_zeros(stayed, rows.shape[1])))
         chosen = rows[back].view(*experts.shape, -1)
         return (chosen * weights[..., None]).sum(-2)
+
+
+class IdentityExperts(nn.Module):
+    """Experts that return a token as it came [9]_, added up, weighted."""
+
+    def __init__(self, num_experts: int) -> None:
+        super().__init__()
+        self.num_experts = num_experts
+
+    def forward(self, tokens: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
+        """Return one result per token."""
+        stay = weights * (experts >= self.num_experts)
+        return tokens * stay.sum(-1, keepdim=True)
 
 
 class SharedExperts(nn.Module):
@@ -367,15 +392,17 @@ class MoELayer(nn.Module):
         super().__init__()
         experts, width = spec.num_moe_experts, spec.moe_ffn_hidden_size
         hidden, bias = spec.hidden_size, spec.add_bias_linear
-        self.router = nn.Linear(hidden, experts, bias=bias)
+        num_zero = spec.moe_num_zero_experts
+        self.router = nn.Linear(hidden, experts + num_zero, bias=bias)
         self.topk = build_router(spec)
-        self.dispatch = TokenDispatch(experts)
+        self.dispatch = TokenDispatch(experts, num_zero)
         self.gated = spec.gated_linear_unit
         inner = 2 * width if self.gated else width
         self.linear_fc1 = ExpertColumnLinear(experts, hidden, inner, bias=bias)
         self.activation = nn.SiLU() if self.gated else ACTIVATIONS[spec.nonlinearity]()
         self.linear_fc2 = ExpertRowLinear(experts, width, hidden, bias=bias)
         self.combine = TokenCombine()
+        self.identity = IdentityExperts(experts) if num_zero else None
         self.shared_experts = _shared_experts(spec)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -390,7 +417,10 @@ class MoELayer(nn.Module):
         else:
             inner = self.activation(inner)
         rows = self.linear_fc2(inner, counts)
-        output: Tensor = self.combine(rows, weights, experts).view_as(hidden)
+        combined = self.combine(rows, weights, experts)
+        if self.identity is not None:
+            combined = combined + self.identity(tokens, weights, experts)
+        output: Tensor = combined.view_as(hidden)
         if self.shared_experts is not None:
             output = output + self.shared_experts(hidden)
         return output

@@ -141,6 +141,7 @@ def build_spec(words: Mapping[str, Any]) -> TransformerSpec:
         given.setdefault("sequence_length", patches**2 + 1)
     window = given.pop("window_size", 0)
     skip = given.pop("window_attn_skip_freq", 0)
+    heads = given.pop("window_num_attention_heads", 0)
     given = _with_mixers(_with_blocks(given))
     spec = TransformerSpec(**given)
     if not window and skip:
@@ -150,7 +151,8 @@ def build_spec(words: Mapping[str, Any]) -> TransformerSpec:
             got=skip,
             expected="0, or window_size beside it",
         )
-    return with_windows(spec, window, skip) if window else spec
+    spec = with_windows(spec, window, skip) if window else spec
+    return replace(spec, window_num_attention_heads=heads) if heads else spec
 
 
 def _with_blocks(given: dict[str, Any]) -> dict[str, Any]:

@@ -52,6 +52,9 @@ ExpertLoads = Annotated[
     tuple[Annotated[float, Ge(0), Le(1e15)], ...], Listed(most=MAX_WIDTH)
 ]
 
+ImagePixels = Annotated[
+    tuple[Annotated[int, Ge(1), Le(MAX_WIDTH)], ...], Listed(most=2)
+]
 DocumentLength = Annotated[int, Ge(0), Le(MAX_SEQUENCE)]
 DocumentLengths = Annotated[
     tuple[Annotated[int, Ge(1), Le(MAX_SEQUENCE)], ...], Listed(most=MAX_WIDTH)
@@ -109,6 +112,12 @@ SPARSE_MIXERS = frozenset({"sparse", "reusing"})
 
 RECURRENT_MIXERS = frozenset({"gated_delta", "kimi_delta", "lightning"})
 """Mixers that are linear attention."""
+
+
+CONVOLUTION_MIXERS = MappingProxyType(
+    {"short_convolution": "short_convolution", "selective_scan": "selective_scan"}
+)
+"""Mixer around a convolution -> table of its sizes in ``checks.toml``."""
 
 
 @cache
@@ -295,6 +304,7 @@ def check_together(spec: Any, pattern: Sequence[str]) -> None:
     _check_chunks(spec)
     _check_mamba(spec)
     _check_linear(spec)
+    _check_convolutions(spec)
     _check_indexer(spec)
     _check_images(spec)
     _check_decoder(spec, pattern)
@@ -326,6 +336,10 @@ def _check_blocks(spec: Any) -> None:
     _refuse_if(routed != (spec.num_moe_experts > 0), spec, "expert_blocks")
     windows = any(kind.startswith("window") for kind in kinds)
     _refuse_if(windows != (spec.window_size > 0), spec, "window")
+    heads = spec.window_num_attention_heads
+    unfit = heads and (not windows or heads % spec.num_query_groups)
+    _refuse_if(unfit, spec, "window_heads")
+    _refuse_if(spec.attention_head_gate and spec.attention_output_gate, spec, "gates")
     _refuse_if(spec.window_size and not spec.causal, spec, "window_causal")
 
 
@@ -400,6 +414,27 @@ def _check_linear(spec: Any) -> None:
     _check_elements(spec, made)
 
 
+def _check_convolutions(spec: Any) -> None:
+    """Refuse sizes of mixers around a convolution without blocks, or the reverse."""
+    for mixer, architecture in CONVOLUTION_MIXERS.items():
+        names = _words()["sizes_of"][architecture]["names"]
+        if mixer not in spec.mixers:
+            _refuse_sizes(spec, architecture)
+            continue
+        missing = next((name for name in names if not getattr(spec, name)), "")
+        if missing:
+            raise _wrong(spec, missing, f'is needed by "{mixer}"', "1, 2, ...")
+        _refuse_if(not spec.causal, spec, "linear_family")
+    width, hidden = spec.selective_width, spec.hidden_size
+    state, rank = spec.selective_state_dim, spec.selective_step_rank
+    made = {
+        "selective_width x hidden_size": 2 * width * hidden,
+        "selective_width x selective_step_rank": width * (rank + 2 * state),
+        "sequence_length x selective_width": 2 * width * spec.sequence_length,
+    }
+    _check_elements(spec, made)
+
+
 def _check_indexer(spec: Any) -> None:
     """Refuse an indexer that no block has, or that latent attention is not beside."""
     sparse = not spec.mixers.isdisjoint(SPARSE_MIXERS)
@@ -468,6 +503,13 @@ def _check_experts(spec: Any) -> None:
     plain = experts and not spec.gated_linear_unit and family != "mamba"
     _refuse_if(plain, spec, "gated")
     _refuse_if(spec.moe_shared_expert_gate and not shared, spec, "shared_gate")
+    zero = spec.moe_num_zero_experts
+    _refuse_if(zero and not experts, spec, "zero_experts")
+    if zero:
+        _need(spec, "zero_experts")
+    shortcut = "attention+dense+experts" in spec.block_kinds.values()
+    _refuse_if(shortcut and spec.norm_placement != "pre", spec, "shortcut_norms")
+    _refuse_if(shortcut and spec.parallel_residual, spec, "shortcut_branches")
     if experts:
         _need(spec, "experts")
 
@@ -511,7 +553,7 @@ def _check_documents(spec: Any) -> None:
     _refuse_if(kind != "whole" and not fused, spec, "plain_documents")
     plain = spec.family in {"vit", "t5"} and kind != "whole"
     _refuse_if(plain, spec, "no_documents")
-    scans = spec.has_mamba and kind != "whole"
+    scans = (spec.has_mamba or spec.selective_width) and kind != "whole"
     _refuse_if(scans, spec, "scanned_documents")
     sized = kind in {"fixed", "log-normal"}
     _refuse_if(sized != (spec.document_length > 0), spec, "document_length")

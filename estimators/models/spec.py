@@ -33,6 +33,7 @@ from estimators.models.limits import (
     check_values,
     require_divides,
 )
+from estimators.models.vision import VisionTower
 from topologies.settings import Derived, Examples, NameChoice, Spec
 
 DENSE_BLOCK = "attention+dense"
@@ -40,6 +41,10 @@ DENSE_BLOCK = "attention+dense"
 
 EXPERT_BLOCK = "attention+experts"
 """Kind of a block with attention and routed experts."""
+
+SHORTCUT_BLOCK = "attention+dense+experts"
+"""Kind of two blocks with attention and a feed-forward layer each, and experts beside
+them that read what the first feed-forward layer reads: LongCat-Flash's."""
 
 FIRST_ENCODER_BLOCK, ENCODER_BLOCK = "first encoder", "encoder"
 """Kinds of the blocks of an encoder."""
@@ -191,6 +196,10 @@ class TransformerSpec(Spec):
     attention return, before they are projected back, as in Trinity. One product makes
     it with queries, keys and values, and it has a bias if they have."""
 
+    attention_head_gate: Annotated[bool, Derived()] = False
+    """Whether a sigmoid of one number for each head weighs what it returns, as in Step
+    3.5; one product makes it with queries, keys and values."""
+
     softmax_type: Annotated[str, NameChoice(("vanilla", "learnable"))] = "vanilla"
     """Softmax of attention: "learnable" has one learned score of no key for each head,
     the sinks of GPT-OSS."""
@@ -205,6 +214,9 @@ class TransformerSpec(Spec):
     window_size: Annotated[SequenceLength, Examples(4096, default=None)] = 0
     """Tokens that a token attends to, itself included: Megatron's (window_size - 1, 0).
     Left out, all before it."""
+
+    window_num_attention_heads: Annotated[Width, Derived()] = 0
+    """Query heads of blocks with a window, as in Step 3.5; 0 for as many as others."""
 
     attention_chunk_size: Annotated[SequenceLength, Derived()] = 0
     """Tokens of a chunk, which those of a block with the mixer ``"chunked"`` attend
@@ -262,6 +274,11 @@ class TransformerSpec(Spec):
 
     moe_router_topk: Annotated[Width, Examples(2, default=None)] = 0
     """Experts that each token is sent to; for the family "mixtral"."""
+
+    moe_num_zero_experts: Annotated[Width, Derived()] = 0
+    """Experts that return a token as it came, beside those with work, as in
+    LongCat-Flash: no weights, no work, nothing sent. A token goes to as many of either
+    as there are, on average."""
 
     moe_shared_expert_intermediate_size: Annotated[
         Inner, Examples(2048, default=None)
@@ -393,6 +410,26 @@ class TransformerSpec(Spec):
     linear_value_head_dim: Annotated[Width, Examples(128, default=None)] = 0
     """Width of a value's head of a delta net. Left out, 128."""
 
+    short_convolution_width: Annotated[Width, Derived()] = 0
+    """Tokens that a mixer's convolution reaches, as in LFM2; 0 without such blocks."""
+
+    selective_width: Annotated[Width, Derived()] = 0
+    """Channels of a selective scan, Mamba-1; 0 without such blocks, like all its
+    sizes."""
+
+    selective_state_dim: Annotated[Width, Derived()] = 0
+    """Numbers that a selective scan keeps for each channel."""
+
+    selective_step_rank: Annotated[Width, Derived()] = 0
+    """Width of what the steps of a selective scan are made of."""
+
+    selective_norm: Annotated[
+        str, NameChoice(("none", "plain", "weighted")), Derived()
+    ] = "none"
+    """Whether what steps are made of, and how the state is written and read, are
+    normalised: by norms without weights ("plain", Falcon Mamba) or with ("weighted",
+    Jamba)."""
+
     image_size: Annotated[Width, Derived()] = 0
     """Height and width of the images of a vision transformer in pixels; 0 without
     images."""
@@ -400,6 +437,9 @@ class TransformerSpec(Spec):
     patch_size: Annotated[Width, Derived()] = 0
     """Height and width of a patch of an image in pixels, which divide those of the
     image; 0 without images."""
+
+    vision: Annotated[VisionTower | None, Derived()] = None
+    """The tower that makes tokens of a sequence's pictures; None without pictures."""
 
     whole_because: Annotated[str, Derived()] = ""
     """Why no tensor-parallel group can split the layers of a user's own module; empty
@@ -513,9 +553,22 @@ class TransformerSpec(Spec):
         return next(iter(self.block_kinds.values()))
 
     @property
+    def moe_copies(self) -> float:
+        """Experts with work that a token is sent to, on average."""
+        every = self.num_moe_experts + self.moe_num_zero_experts
+        return self.moe_router_topk * self.num_moe_experts / max(every, 1)
+
+    @property
     def query_width(self) -> int:
         """Width of all query heads together."""
         return self.num_attention_heads * self.kv_channels
+
+    @property
+    def gate_width(self) -> int:
+        """Numbers that weigh what the heads of one token return."""
+        if self.attention_head_gate:
+            return self.num_attention_heads
+        return self.query_width * self.attention_output_gate
 
     @property
     def group_width(self) -> int:

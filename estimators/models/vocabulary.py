@@ -282,11 +282,13 @@ def torch_module(name: str) -> ModuleType:
 WRITTEN_IN_WORDS = frozenset(
     {
         "attention",
+        "convolution_mixers",
         "encoders",
         "families",
         "layers",
         "linear_attention",
         "sparse_attention",
+        "vision_tower",
     }
 )
 """Modules that are written in these words."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from estimators.models.config_file import MAX_FILE, read_config
-from estimators.models.huggingface import is_read, parts_left_out
+from estimators.models.huggingface import may_be_traced, parts_left_out
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.user_module import TracedModule
 from topologies.errors import InputError, has_packages
@@ -66,8 +66,8 @@ def trace_hub_model(
     Returns
     -------
     TracedModule or None
-        None if a table reads the type, transformers has no causal language model of it,
-        or is not installed.
+        None if a table reads the type or says what keeps it from being traced,
+        transformers has no causal language model of it, or is not installed.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def trace_hub_model(
         If the module cannot be built or traced, or is no chain of blocks.
     """
     config = read_config(file)
-    if is_read(config) or not _is_known(config.find("model_type")):
+    if not (may_be_traced(config) and _is_known(config.find("model_type"))):
         return None
     held = config.find("text_config")
     values = dict(held if isinstance(held, dict) else config.values)

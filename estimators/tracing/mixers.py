@@ -27,6 +27,11 @@ decays of channels are made of, and for each token of a head a row of its chunk'
 inverse; with decays of channels also a row of scores. Beside it the convolution keeps
 its input and unit vectors are kept before they are repeated.
 
+The selective scan of Mamba-1 is one kernel, which keeps what it reads, its result
+before the gate, and two numbers of each state for every 2,048 tokens [7]_. It is priced
+by the memory it moves: where a chip's exponentials are slower than its memory it takes
+longer, of which no measurement is public here.
+
 References
 ----------
 .. [2] Dao and Gu, "Transformers are SSMs", 2024, section 6.
@@ -39,6 +44,8 @@ References
    ``core/transformer/experimental_attention_variant``.
 .. [6] DeepSeek-AI, "DeepSeek-V3.2", 2025, section 2.1.1, "Sparse Training Stage". The
    target of that loss, the sum of attention's probabilities over heads, is left out.
+.. [7] state-spaces/mamba, ``ops/selective_scan_interface.py``: ``SelectiveScanFn``;
+   ``csrc/selective_scan/selective_scan.cpp``: ``n_chunks`` of 2,048 tokens.
 """
 
 import math
@@ -46,7 +53,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from estimators.models import layers, linear_attention, sparse_attention
+from estimators.models import (
+    convolution_mixers,
+    layers,
+    linear_attention,
+    sparse_attention,
+)
 from estimators.models.vocabulary import nn
 from estimators.tracing.graph import INDEX_SCORES
 from estimators.tracing.recurrences import RECURRENCES
@@ -288,10 +300,29 @@ def _sparse_core(call: TracedCall) -> None:
     )
 
 
+STATE_CHUNK = 2048
+"""Tokens after which a selective scan keeps its states [7]_."""
+
+
+def _selective_scan(call: TracedCall) -> None:
+    """Keep what it reads, its result before the gate, and some states in fp32."""
+    module, read = call.target, call.inputs
+    width, state = module.A_log.shape
+    elements = call.results[0].numel()
+    chunks = math.ceil(elements // width / STATE_CHUNK)
+    output, result = call.result(), call.extra(elements, "model")
+    states = call.extra(2 * chunks * width * state, "fp32")
+    call.emit("selective scan", (output,), saved=(*read, result, states))
+
+
 MIXER_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingProxyType(
     {
         layers.ChunkedScan: scan_rule,
         layers.GroupedRMSNorm: memory_rule("norm", keeps="inputs"),
+        convolution_mixers.CausalConvolution: memory_rule(
+            "convolution", keeps="inputs"
+        ),
+        convolution_mixers.SelectiveScan: _selective_scan,
         sparse_attention.Indexer: _indexer,
         sparse_attention.SparseLatentCore: _sparse_core,
         linear_attention.DeltaRule: _delta_rule,
@@ -309,6 +340,10 @@ MIXER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType(
         (layers.ChunkedScan, "A_log"): "tensor",
         (layers.ChunkedScan, "D"): "tensor",
         (layers.GroupedRMSNorm, "weight"): "tensor",
+        (convolution_mixers.CausalConvolution, "weight"): "tensor",
+        (convolution_mixers.CausalConvolution, "bias"): "tensor",
+        (convolution_mixers.SelectiveScan, "A_log"): "tensor",
+        (convolution_mixers.SelectiveScan, "D"): "tensor",
         (linear_attention.DeltaRule, "conv1d_weight"): "tensor",
         (linear_attention.DeltaRule, "dt_bias"): "tensor",
         (linear_attention.DeltaRule, "A_log"): "tensor",

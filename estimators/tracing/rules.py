@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from estimators.models import attention, encoders, families, layers
+from estimators.models import attention, encoders, families, layers, vision_tower
 from estimators.models.vocabulary import Tensor, nn
 from estimators.tracing.graph import TracedOperator, TracedTensor
 
@@ -282,6 +282,7 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         layers.ExpertRowLinear: _experts("expert row", "sequence"),
         attention.FlashAttention: _flash,
         attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
+        attention.HeadGate: memory_rule("multiply", keeps="inputs"),
         attention.RotaryEmbedding: _rotary,
         attention.LatentHeads: _latent_heads,
         layers.VocabParallelEmbedding: embedding_rule("row"),
@@ -304,6 +305,7 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         layers.CrossEntropy: cross_entropy_rule,
         layers.TopK: _topk,
         layers.TokenDispatch: memory_rule("dispatch", layout="experts"),
+        layers.IdentityExperts: memory_rule("multiply", keeps="inputs"),
         layers.TokenCombine: memory_rule("combine", keeps="inputs"),
     }
 )
@@ -363,6 +365,14 @@ def _patches(call: TracedCall) -> None:
     call.emit("linear", (output,), saved=call.inputs, dims=(rows, width, inner, 1))
 
 
+def _picture_heads(call: TracedCall) -> None:
+    """Turn queries and keys where they are turned; else parts of one tensor."""
+    outputs = tuple(call.result(place, "tensor") for place in range(3))
+    if call.target.rotary:
+        call.emit("rotary", outputs)
+    call.set(outputs)
+
+
 def _chunked_flash(call: TracedCall) -> None:
     """Describe fused attention whose chunks are sequences of their own."""
     heads, rows, size = call.results[0].shape[-3:]
@@ -390,6 +400,12 @@ ARCHITECTURE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = (
             encoders.CrossHeads: _cross_heads,
             encoders.MaskedSoftmax: memory_rule("softmax", keeps="output"),
             encoders.RelativePositionBias: _position_bias,
+            vision_tower.PictureHeads: _picture_heads,
+            vision_tower.JoinedHeads: _alias,
+            vision_tower.MergedPatches: _alias,
+            vision_tower.AveragedPatches: memory_rule("add"),
+            vision_tower.Positions: memory_rule("add"),
+            vision_tower.PlacedTokens: memory_rule("concatenate"),
             encoders.PatchProjection: _patches,
             encoders.ClassTokenAndPositions: memory_rule("add"),
         }

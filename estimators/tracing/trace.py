@@ -68,7 +68,7 @@ def trace_model(spec: TransformerSpec) -> LayerGraph:
     left = families.leaving_states(traced)
     inputs = {"embedding": ids, "final norm": (left,)}
     for depth in range(traced.mtp_num_layers):
-        inputs[f"mtp {depth}"] = (left.repeat(1, 1 + depth, 1), *ids)
+        inputs[f"mtp {depth}"] = (left.repeat(1, 1 + depth, 1), ids[0])
     inputs["head"] = (left.repeat(1, 1 + traced.mtp_num_layers, 1), *labels)
     inputs |= {
         name: families.block_inputs(traced, kind)
@@ -212,16 +212,14 @@ def _parameters(module: nn.Module) -> list[TracedParameter]:
             if isinstance(part, attention.QKVParallelLinear):
                 row = parameter.numel() // parameter.shape[0]
                 parameters += [
-                    TracedParameter(
-                        f"{name}.{what}", heads * part.head_size * row, layout
-                    )
-                    for what, heads, layout in zip(
+                    TracedParameter(f"{name}.{what}", width * row, layout)
+                    for what, width, layout in zip(
                         ("query", "key", "value", "gate"),
-                        part.heads,
+                        part.widths,
                         QKV_LAYOUTS,
                         strict=True,
                     )
-                    if heads
+                    if width
                 ]
                 continue
             last_name = name.rpartition(".")[2]

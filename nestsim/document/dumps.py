@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from io import StringIO
 from types import UnionType
@@ -69,6 +69,8 @@ def plain_values(value: Any) -> Any:
     """Return plain JSON values: no numpy, no tuples, no NaN or infinity."""
     if isinstance(value, Mapping):
         return {str(key): plain_values(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain_values(asdict(value))
     if isinstance(value, np.ndarray):
         return plain_values(value.tolist())
     if isinstance(value, Sequence) and not isinstance(value, str):

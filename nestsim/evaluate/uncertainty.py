@@ -191,6 +191,8 @@ _MIXERS = {
     "gated_delta": "gated delta nets",
     "kimi_delta": "Kimi Delta Attention",
     "lightning": "lightning attention",
+    "selective_scan": "Mamba-1 layers",
+    "short_convolution": "short convolutions",
     "sparse": "attention with an indexer",
     "reusing": "attention with an indexer",
 }
@@ -205,6 +207,8 @@ def traits_of(spec: TransformerSpec, software: Software) -> frozenset[str]:
     traits = {_MIXERS.get(mixer, f"{mixer} layers") for mixer in mixers}
     if spec.window_size:
         traits.add(_MIXERS["window"])
+    if spec.vision is not None:
+        traits.add("vision towers")
     if spec.kv_lora_rank:
         traits.add("latent attention")
     if spec.num_moe_experts:

@@ -30,6 +30,7 @@ from estimators.models.limits import (
     Documents,
     ExpertLoads,
     Exponent,
+    ImagePixels,
     NumLayers,
     Probability,
     Routing,
@@ -183,6 +184,15 @@ class HuggingFaceModel(NamedModel):
     downloaded. Of a type without a reader the module of transformers is traced, where
     that is installed."""
 
+    images: int = Field(0, ge=0, le=10_000, examples=[4])
+    """Pictures of a sequence, or tiles where a tower takes one size, whose tokens are
+    among those of the sequence: the vision tower is then part of the first layer, for
+    Qwen2.5-VL, Qwen3-VL, Gemma 3 and Llama 4. Without pictures it is left out."""
+
+    image_pixels: ImagePixels = Field((), examples=[[896, 896]])
+    """Height and width of the pictures in pixels, where a tower takes any (Qwen's).
+    Left out, what the file says."""
+
     def build(self, folder: Path) -> TransformerSpec:
         """Return the architecture, or what is known of a module's.
 
@@ -195,7 +205,12 @@ class HuggingFaceModel(NamedModel):
             return module.graph.spec
         with located("config", ": "):
             path = self._path(folder)
-            spec = load_huggingface(path, sequence_length=self.sequence_length)
+            spec = load_huggingface(
+                path,
+                sequence_length=self.sequence_length,
+                images=self.images,
+                image_pixels=self.image_pixels,
+            )
         return self.adapted(spec)
 
     def trace(self, folder: Path) -> TracedModule | None:
@@ -218,7 +233,7 @@ class HuggingFaceModel(NamedModel):
                 load_huggingface(path)  # what the type has says more, where it is known
                 raise
         for name in _OF_READERS if module else ():
-            if getattr(self, name) not in {None, "flash"}:
+            if getattr(self, name) not in {None, "flash", 0}:
                 raise InputError(
                     "does not go with a module of transformers that is traced",
                     where=name,
@@ -237,6 +252,7 @@ _OF_READERS = (
     "decoder_sequence_length",
     "mean_sequence_length",
     "mtp_num_layers",
+    "images",
 )
 """Settings of a model that is read, not traced."""
 

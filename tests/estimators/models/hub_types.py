@@ -64,7 +64,20 @@ GIVEN: Mapping[str, Mapping[str, Any]] = {
     "glm4_moe": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8, "moe_topk": 2},
+    "lfm2": {"full_attn_idxs": [2]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
+    "longcat_flash": {
+        "hidden_size": 96,
+        "ffn_hidden_size": 128,
+        "expert_ffn_hidden_size": 48,
+        "num_attention_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 16,
+        "n_routed_experts": 16,
+        "zero_expert_num": 8,
+        "moe_topk": 6,
+        "vocab_size": 211,
+    },
     "ministral": {"head_dim": 128},
     "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
     "cohere_compass_text": {
@@ -111,6 +124,14 @@ VARIANTS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("hyperclovax", {"use_post_norm": False}),
     ("internlm3", {"qkv_bias": True, "bias": True}),
     ("jais2", {"mlp_bias": False, "attention_bias": True}),
+    (
+        "laguna",
+        {
+            "layer_types": ["full_attention", *["sliding_attention"] * (LAYERS - 1)],
+            "num_attention_heads_per_layer": [48, *[64] * (LAYERS - 1)],
+        },
+    ),
+    ("lfm3", {"use_sandwich_norm": False, "use_attention_gate": False}),
     ("llama", {"mlp_bias": True}),
     ("mistral4", {}),
     (
@@ -129,8 +150,8 @@ VARIANTS: tuple[tuple[str, Mapping[str, Any]], ...] = (
 """Types at other values than their usual ones."""
 
 
-SCANS = ("A_log", "slope_rate", "forget_gate")
-"""What modules with scans have in transformers."""
+SCANS = ("A_log", "slope_rate", "forget_gate", "conv_kernel_size")
+"""What modules with scans and convolutions have in transformers."""
 
 
 class Counted(NamedTuple):
@@ -214,7 +235,16 @@ def hub_counts(model: nn.Module) -> Counted:
 
 
 def _trained(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+    """Return parameters that are trained, but for those of experts without work.
+
+    transformers has the first weight of each, which nothing reads.
+    """
+    unread = sum(
+        module.zero_expert_num * module.gate_up_proj[0].numel()
+        for module in model.modules()
+        if hasattr(module, "zero_expert_num")
+    )
+    return sum(p.numel() for p in model.parameters() if p.requires_grad) - unread
 
 
 def _blocks(model: nn.Module) -> tuple[int, ...]:
@@ -237,7 +267,10 @@ def _flops_with_values(model: nn.Module) -> int:
 
 
 def _apart(model: nn.Module, counter: FlopCounterMode) -> int:
-    """Return FLOPs of angles, and of scans beside their projections."""
+    """Return FLOPs of angles, and of scans beside their projections.
+
+    And of experts beside those without work, which are as many as a router chooses.
+    """
     counts, root = counter.get_flop_counts(), type(model).__name__
     projections = {torch.ops.aten.mm, torch.ops.aten.addmm}
     total = 0
@@ -247,6 +280,8 @@ def _apart(model: nn.Module, counter: FlopCounterMode) -> int:
             total += sum(part.values())
         if any(hasattr(module, name) for name in SCANS):
             total += sum(part[op] for op in part if op not in projections)
+        if hasattr(module, "zero_expert_num"):
+            total += sum(part.values())
     return total
 
 
@@ -259,7 +294,18 @@ def spec_counts(spec: TransformerSpec) -> Counted:
         experts = spec.num_moe_experts
         spec = replace(spec, attention_chunk_size=LENGTH, moe_router_topk=experts)
     counted = graph_counts(trace_model(spec))
-    return counted._replace(flops=counted.flops + _of_whole_heads(spec))
+    beside = _of_whole_heads(spec) - _beside_zero_experts(spec)
+    return counted._replace(flops=counted.flops + beside)
+
+
+def _beside_zero_experts(spec: TransformerSpec) -> int:
+    """Return what experts do beside those without work: their part of all choices."""
+    if not spec.moe_num_zero_experts:
+        return 0
+    every = spec.num_moe_experts + spec.moe_num_zero_experts
+    rows = LENGTH * spec.moe_router_topk * spec.num_moe_experts // every
+    work = 6 * rows * spec.hidden_size * spec.moe_ffn_hidden_size
+    return spec.num_layers * work
 
 
 def _of_whole_heads(spec: TransformerSpec) -> int:

@@ -10,6 +10,7 @@ import tomli
 
 from estimators.models.config_file import ConfigFile
 from estimators.models.config_keys import COMPUTED
+from estimators.models.config_mixers import COMPUTED_MIXERS
 from estimators.models.huggingface import (
     KeyMap,
     key_map,
@@ -96,7 +97,7 @@ def test_a_map_has_words_and_functions_that_there_are(model_type: str) -> None:
     keys = key_map(model_type)
     known = {field.name for field in fields(TransformerSpec)} | MORE_WORDS
     assert {*keys.fields} <= known
-    assert {*keys.computed} <= {*COMPUTED}
+    assert {*keys.computed} <= {*COMPUTED, *COMPUTED_MIXERS}
     assert "family" in keys.fields
 
 
@@ -105,6 +106,8 @@ def test_kinds_that_the_modules_fix_are_required() -> None:
     fixed = {
         ("nemotron_h", "conv_kernel"): CONVOLUTION_WIDTH,
         ("mamba2", "conv_kernel"): CONVOLUTION_WIDTH,
+        ("mamba", "conv_kernel"): CONVOLUTION_WIDTH,
+        ("jamba", "mamba_d_conv"): CONVOLUTION_WIDTH,
         ("t5", "relative_attention_num_buckets"): NUM_BUCKETS,
         ("t5", "relative_attention_max_distance"): LONGEST_DISTANCE,
         ("vit", "num_channels"): NUM_CHANNELS,

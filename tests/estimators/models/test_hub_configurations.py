@@ -285,7 +285,7 @@ def test_keys_of_an_object_are_named_with_it(tmp_path: Path) -> None:
     ("model_type", "near"),
     [
         *(("gpt_neo", "gpt2"), ("openai-gpt", "gpt2"), ("GPT-NeoX", "gpt_neox")),
-        *(("zamba2", ""), ("gemma4", ""), ("olmo4", ""), ("lfm2", ""), ("xyz", "")),
+        *(("zamba2", ""), ("gemma4", ""), ("olmo4", ""), ("zaya", ""), ("xyz", "")),
     ],
 )
 def test_a_type_that_is_not_read_gets_the_nearest(

@@ -177,7 +177,7 @@ def test_a_sliding_window_cuts_longer_sequences(tmp_path: Path) -> None:
 @failures.over(
     ("model_type", "key", "value"),
     [
-        ("llama", "model_type", "mamba"),
+        ("llama", "model_type", "zamba"),
         ("llama", "model_type", 3),
         ("llama", "hidden_size", "4096"),
         ("llama", "hidden_size", 0),

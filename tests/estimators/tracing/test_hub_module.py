@@ -1,14 +1,19 @@
 """Types that no table reads, traced of transformers' modules: sizes, work, refusals."""
 
-import importlib.util
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from estimators.models.huggingface import load_huggingface, model_types
+from estimators.models.huggingface import (
+    load_huggingface,
+    missing_operator,
+    model_types,
+    read_types,
+)
 from estimators.tracing import hub_module
 from estimators.tracing.hub_module import trace_hub_model
 from estimators.tracing.trace import trace_model
@@ -26,7 +31,7 @@ SOME: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("modernbert-decoder", {}),
 )
 OTHERS = (
-    *("bert-generation", "gemma4_unified_text", "gpt_neo", "lfm2", "megatron-bert"),
+    *("bert-generation", "gemma4_unified_text", "gpt_neo", "megatron-bert"),
     *("moshi", "rembert", "roc_bert", "trocr"),
 )
 READ = ("cohere", "gemma2", "granite", "llama", "olmo2", "phi3", "qwen3")
@@ -74,7 +79,7 @@ def test_a_trace_says_what_the_reader_of_a_type_says(
     assert trace_hub_model(file) is None
     spec = load_huggingface(file, sequence_length=256)
     with monkeypatch.context() as patch:
-        patch.setattr(hub_module, "is_read", lambda _: False)
+        patch.setattr(hub_module, "may_be_traced", lambda _: True)
         module = trace_hub_model(file, sequence_length=256)
     assert module is not None
     traced, read = module.graph, trace_model(spec)
@@ -85,10 +90,10 @@ def test_a_trace_says_what_the_reader_of_a_type_says(
 
 
 def test_length_and_depth_are_those_of_the_file_unless_given(tmp_path: Path) -> None:
-    file = written(tmp_path, "lfm2", {"num_hidden_layers": 3, "hidden_size": 256})
+    file = written(tmp_path, "bitnet", {"num_hidden_layers": 3, "hidden_size": 320})
     module = trace_hub_model(file)
     assert module is not None
-    assert module.graph.spec.sequence_length == 128_000
+    assert module.graph.spec.sequence_length == 2048
     assert module.graph.spec.num_layers == 3
     module = trace_hub_model(file, sequence_length=64, num_layers=2)
     assert module is not None
@@ -115,7 +120,7 @@ def test_of_a_file_of_several_models_the_language_model_is_traced(
     tmp_path: Path,
 ) -> None:
     """Of types that transformers has: others may mean more than the type says."""
-    text = hub_types.hub_config("lfm2", {}).to_dict() | {"hidden_size": 512}
+    text = hub_types.hub_config("diffllama", {}).to_dict() | {"hidden_size": 512}
     several = {"text_config": text, "vision_config": {}}
     with gathered_notices() as gathered:
         module = trace_hub_model(
@@ -129,14 +134,33 @@ def test_of_a_file_of_several_models_the_language_model_is_traced(
 
 def test_what_cannot_be_traced_is_refused(tmp_path: Path) -> None:
     for model_type, values, problem in (
-        ("jetmoe", {}, "cannot be traced"),
-        ("whisper", {}, "an encoder with a decoder"),
         ("gpt_neo", {"num_layers": 3}, "cannot be built"),
-        ("lfm2", {"hidden_size": "wide"}, "cannot be built"),
+        ("bitnet", {"hidden_size": "wide"}, "cannot be built"),
     ):
         with pytest.raises(InputError) as caught:
             trace_hub_model(written(tmp_path, model_type, values), sequence_length=64)
         assert problem in caught.value.problem
+
+
+@failures.over("model_type", ["jetmoe", "whisper", "step3p7", "gemma3n"])
+def test_what_is_known_not_to_be_a_chain_is_not_tried(
+    tmp_path: Path, model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by the file's type nor by that of its language model."""
+    with monkeypatch.context() as patch:
+        patch.setattr(hub_module.importlib, "import_module", pytest.fail)
+        assert trace_hub_model(written(tmp_path, model_type, {})) is None
+        held = {"text_config": {"model_type": model_type}}
+        assert trace_hub_model(written(tmp_path, "llava_onevision", held)) is None
+
+
+def test_each_type_that_may_be_traced_is(tmp_path: Path) -> None:
+    """At some values: gemma4 without embeddings of each layer."""
+    tested = {*dict(SOME), *OTHERS}
+    same = {"gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text"}
+    types = read_types()["traced"]["types"]
+    assert {same.get(name, name) for name in types} == tested
+    assert all(missing_operator(name) for name in types)
 
 
 def test_types_that_transformers_lacks_are_not_traced(
@@ -144,7 +168,7 @@ def test_types_that_transformers_lacks_are_not_traced(
 ) -> None:
     assert trace_hub_model(written(tmp_path, "no_such_type", {})) is None
     file = written(tmp_path, "bitnet", {})
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     assert trace_hub_model(file) is None
     with pytest.raises(InputError) as caught:
         load_huggingface(written(tmp_path, "gpt_neo", {}))

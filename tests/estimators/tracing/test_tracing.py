@@ -1,50 +1,25 @@
-"""Tracing, the graph as data, and the cache on disk."""
+"""Tracing on shapes, held to torch's own tracing."""
 
-import json
-import os
-import subprocess
-import sys
+import contextlib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from estimators.models.families import FEED_FORWARDS, MIXERS
 from estimators.models.library import load_model, model_names
-from estimators.tracing import trace as tracing
-from estimators.tracing.graph import LAYOUTS, LayerGraph
+from estimators.models.shapes import Tensor, call
+from estimators.tracing.graph import LAYOUTS
 from estimators.tracing.trace import trace_model
 from tests import failures
-from topologies.user_cache import cache_folder, write_sealed
+from tests.estimators.models.test_blocks import MIXED, PATTERN, SIZES
+from tests.estimators.tracing import torch_trace
+from topologies.errors import InputError
 
 SPEC = replace(load_model("gpt3-125m"), num_layers=3)
-
-USE_CACHE_ONLY = """
-import sys
-from pathlib import Path
-from estimators.layers.work import Degrees
-from estimators.models.huggingface import load_huggingface
-from estimators.models.library import load_model
-from estimators.layers.sharding import layer_work
-from estimators.tracing.trace import trace_model
-from topologies.user_cache import cache_folder, write_sealed
-graph = trace_model(load_model("gpt3-125m"), cache_dir=Path(sys.argv[1]))
-layer_work(graph, 1, Degrees(tp=2), 2)
-assert "torch" not in sys.modules, "torch was imported"
-print(graph.num_parameters)
-"""
-
-
-@pytest.fixture
-def untraceable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every attempt to trace fail."""
-
-    def refuse(spec: object) -> None:
-        raise AssertionError("traced again")
-
-    monkeypatch.setattr(tracing, "_trace", refuse)
 
 
 @failures.over("name", model_names())
@@ -115,182 +90,147 @@ def test_dropout_of_probability_zero_is_no_operator() -> None:
     assert "dropout" not in found
 
 
-@failures.over("name", ["mixtral-8x7b", "bert-large", "gpt3-35b"])
-def test_graphs_survive_json(name: str) -> None:
-    graph = trace_model(load_model(name))
-    assert LayerGraph.from_json(json.loads(json.dumps(graph.to_json()))) == graph
+def check_against_torch(spec: Any) -> None:
+    """Hold a trace on shapes to the one of torch."""
+    graph = trace_model(spec)
+    layers = [replace(layer, parameters=()) for layer in graph.layers]
+    assert layers == [*torch_trace.torch_layers(spec).values()]
+    assert torch_trace.traced_parameters(graph) == torch_trace.parameters(spec)
 
 
-def test_a_cached_trace_is_the_trace(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    first = trace_model(SPEC, cache_dir=tmp_path)
-    request.getfixturevalue("untraceable")
-    assert trace_model(SPEC, cache_dir=tmp_path) == first
+@failures.over("name", model_names())
+def test_every_named_model_is_what_torch_traces(name: str) -> None:
+    check_against_torch(load_model(name))
 
 
-def test_models_that_differ_in_depth_only_share_a_trace(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    trace_model(SPEC, cache_dir=tmp_path)
-    request.getfixturevalue("untraceable")
-    deeper = trace_model(replace(SPEC, num_layers=30), cache_dir=tmp_path)
-    assert len(deeper.names) == 33
+@failures.over("name", ["gpt3-125m", "llama2-7b", "bert-large", "t5-small"])
+def test_plain_attention_is_what_torch_traces(name: str) -> None:
+    check_against_torch(load_model(name, attention_implementation="plain"))
 
 
-def test_any_other_difference_is_traced(tmp_path: Path) -> None:
-    for changes in ({}, {"sequence_length": 1024}, {"hidden_dropout": 0.0}):
-        trace_model(replace(SPEC, **changes), cache_dir=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "num_query_groups": (1, 2, 4),
+    "gated_linear_unit": (False, True),
+    "activation_func": ("gelu", "silu", "relu", "squared_relu", "xielu"),
+    "normalization": ("layernorm", "rmsnorm"),
+    "layernorm_bias": (False, True),
+    "layernorm_affine": (False, True),
+    "norm_placement": ("pre", "post", "sandwich", "shared"),
+    "parallel_residual": (False, True),
+    "position_embedding_type": ("rope", "alibi", "learned", "none"),
+    "rotary_percent": (0.5, 1.0),
+    "qk_layernorm": (False, True),
+    "qk_layernorm_whole": (False, True),
+    "attention_output_gate": (False, True),
+    "softmax_type": ("vanilla", "learnable"),
+    "attn_logit_softcapping": (0.0, 30.0),
+    "final_logit_softcapping": (0.0, 30.0),
+    "hidden_dropout": (0.0, 0.1),
+    "attention_dropout": (0.0, 0.1),
+    "attention_implementation": ("flash", "plain"),
+    "add_bias_linear": (False, True),
+    "add_qkv_bias": (False, True),
+    "add_attention_bias": (False, True),
+    "add_mlp_bias": (False, True),
+    "add_head_bias": (False, True),
+    "tie_word_embeddings": (False, True),
+    "scale_embeddings": (False, True),
+    "embedding_layernorm": (False, True),
+    "mtp_num_layers": (0, 1, 2),
+    "moe_shared_expert_intermediate_size": (0, 24),
+    "moe_shared_expert_gate": (False, True),
+    "moe_router_score_function": ("softmax", "sigmoid"),
+    "moe_router_enable_expert_bias": (False, True),
+    "moe_router_pre_softmax": (False, True),
+    "mamba_rms_norm": (False, True),
+}
 
 
-def test_changed_code_is_traced_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trace_model(SPEC, cache_dir=tmp_path)
-    monkeypatch.setattr(tracing, "_source_digest", lambda: "other code")
-    trace_model(SPEC, cache_dir=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
+OF_MIXERS = {
+    "window": {"window_size": 8},
+    "chunked": {"attention_chunk_size": 8},
+}
 
 
-def test_all_code_that_traces_is_part_of_the_key() -> None:
-    folder = Path(tracing.__file__).parents[1]
-    covered = {file for pattern in tracing._SOURCES for file in folder.glob(pattern)}
-    names = {str(file.relative_to(folder)) for file in covered}
-    assert {
-        "tracing/graph.py",
-        "tracing/rules.py",
-        "tracing/trace.py",
-        "models/attention.py",
-        "models/layers.py",
-        "models/spec.py",
-    } <= names
+@given(data=st.data())
+@settings(max_examples=40)
+def test_any_architecture_is_what_torch_traces(data: st.DataObject) -> None:
+    """Options that do not go with what was drawn before stay as they are."""
+    mixer = data.draw(st.sampled_from(list(MIXERS)))
+    kind = f"{mixer}+{data.draw(st.sampled_from(list(FEED_FORWARDS)))}"
+    pattern = (kind, *PATTERN[1:])
+    sizes = {**SIZES, **OF_MIXERS}.get(mixer, {})
+    spec = replace(MIXED, block_pattern=pattern, **sizes)
+    for name in data.draw(st.permutations(list(CHOICES))):
+        with contextlib.suppress(InputError):
+            spec = replace(spec, **{name: data.draw(st.sampled_from(CHOICES[name]))})
+    check_against_torch(spec)
 
 
-def test_a_cached_trace_needs_no_torch(tmp_path: Path) -> None:
-    expected = trace_model(load_model("gpt3-125m"), cache_dir=tmp_path).num_parameters
-    done = subprocess.run(
-        [sys.executable, "-c", USE_CACHE_ONLY, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(tracing.__file__).parents[2],
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert int(done.stdout) == expected
+def test_what_torch_would_refuse_is_refused() -> None:
+    """Shapes that do not go together, in each kind of function."""
+    narrow, wide = Tensor((2, 3)), Tensor((4, 5))
+    wrong: dict[str, Any] = {
+        "add": lambda: narrow + wide,
+        "matmul": lambda: narrow @ wide,
+        "linear": lambda: call("linear", narrow, wide),
+        "view": lambda: narrow.view(4, -1),
+        "expand": lambda: narrow.expand(3, 3),
+        "split": lambda: narrow.split([1, 1], -1),
+        "cat": lambda: call("cat", (narrow, wide), 0),
+        "topk": lambda: narrow.topk(4, -1),
+        "attention": lambda: call("scaled_dot_product_attention", narrow, wide, wide),
+    }
+    for function in wrong.values():
+        with pytest.raises(AssertionError):
+            function()
 
 
-@given(place=st.floats(0, 1, exclude_max=True), data=st.data())
-@settings(max_examples=15)
-def test_a_damaged_cache_is_written_anew(
-    tmp_path_factory: pytest.TempPathFactory, place: float, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("cache")
-    expected = trace_model(SPEC, cache_dir=folder)
-    (file,) = folder.iterdir()
-    sound = file.read_bytes()
-    index = int(place * len(sound))
-    byte = data.draw(st.integers(0, 255).filter(lambda b: b != sound[index]))
-    rest = data.draw(st.sampled_from([sound[index + 1 :], b""]))
-    file.write_bytes(sound[:index] + bytes([byte]) + rest)
-    assert trace_model(SPEC, cache_dir=folder) == expected
-    assert file.read_bytes() == sound
-
-
-@failures.over("content", [b"", b"\n", b"{}", b"3\n{}"])
-def test_a_foreign_file_in_the_cache_is_replaced(
-    tmp_path: Path, content: bytes
-) -> None:
-    expected = trace_model(SPEC, cache_dir=tmp_path)
-    (file,) = tmp_path.iterdir()
-    file.write_bytes(content)
-    assert trace_model(SPEC, cache_dir=tmp_path) == expected
-    assert len(file.read_bytes()) > len(content)
-
-
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    graph = trace_model(SPEC, cache_dir=blocked)
-    assert graph.num_parameters > 0
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
-
-
-def test_nothing_but_traces_is_left_in_the_cache(tmp_path: Path) -> None:
-    trace_model(SPEC, cache_dir=tmp_path / "new" / "folder")
-    (file,) = (tmp_path / "new" / "folder").iterdir()
-    assert file.suffix == ".trace"
-
-
-def test_the_cache_s_place_can_be_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NESTSIM_CACHE_DIR", str(tmp_path))
-    assert cache_folder("traces") == tmp_path / "traces"
-    trace_model(SPEC)
-    assert len(list((tmp_path / "traces").iterdir())) == 1
-    monkeypatch.delenv("NESTSIM_CACHE_DIR")
-    assert "nestsim" in os.fspath(cache_folder("traces"))
-
-
-@failures.over("name", ["gpt3-125m", "bert-large", "mixtral-8x7b"])
-def test_a_sound_trace_is_taken_from_the_cache(tmp_path: Path, name: str) -> None:
-    spec = replace(load_model(name), num_layers=1)
-    graph = trace_model(spec, cache_dir=tmp_path)
-    (file,) = tmp_path.iterdir()
-    found = tracing._read(file, spec)
-    assert found is not None
-    assert tuple(found.values()) == graph.layers
-
-
-@failures.over(
-    "change",
-    [
-        lambda data: [],
-        lambda data: {},
-        lambda data: 3,
-        lambda data: {**data, "block": 3},
-        lambda data: {name: data[name] for name in reversed(data)},
-        lambda data: dict.fromkeys(data, data["block"]),
-        lambda data: _with(data, "block", "tensors", [[1, "whole", "model"]]),
-        lambda data: _with(data, "block", "tensors", [["1", "whole", "model"]]),
-        lambda data: _with(data, "block", "tensors", {"a": 1}),
-        lambda data: _with(data, "block", "hidden_input", 10**6),
-        lambda data: _with(data, "block", "hidden_input", None),
-        lambda data: _with(data, "block", "operators", [{}]),
-        lambda data: _with(data, "embedding", "parameters", []),
-        lambda data: _with(data, "embedding", "parameters", [["w", 1, "whole"]]),
-        lambda data: _with(data, "embedding", "parameters", [["w", True, "x"]]),
-    ],
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    data=st.data(),
 )
-def test_what_is_sealed_but_no_trace_of_the_model_is_not_believed(
-    tmp_path: Path, change: Any
+def test_shapes_of_functions_are_those_of_torch(
+    sizes: list[int], data: st.DataObject
 ) -> None:
-    expected = trace_model(SPEC, cache_dir=tmp_path)
-    (file,) = tmp_path.iterdir()
-    sound = file.read_bytes()
-    text = json.dumps(change(json.loads(sound.partition(b"\n")[2]))).encode()
-    write_sealed(file, text)
-    assert trace_model(SPEC, cache_dir=tmp_path) == expected
-    assert file.read_bytes() == sound
+    real = torch.empty(sizes, device="meta")
+    axis = data.draw(st.integers(-len(sizes), len(sizes) - 1))
+    length = sizes[axis]
+    whole = st.integers(-length, length)
+    part = st.one_of(
+        st.just(None),
+        st.builds(slice, whole, whole, st.just(1)),
+        st.integers(-sizes[0], sizes[0] - 1),
+    )
+    functions: list[Any] = [
+        lambda tensor: tensor.transpose(axis, 0),
+        lambda tensor: tensor.flatten(min(axis % len(sizes), 1), -1),
+        lambda tensor: tensor.chunk(count, axis),
+        lambda tensor: tensor.split(count, axis),
+        lambda tensor: tensor.tensor_split([length // 2], axis),
+        lambda tensor: tensor.repeat_interleave(count, axis),
+        lambda tensor: tensor.mean(axis, keepdim=count > 2),
+        lambda tensor: tensor.sum(axis),
+        lambda tensor: tensor.topk(min(count, length), axis).values,
+        lambda tensor: tensor.reshape(-1, length),
+        lambda tensor: tensor[index],
+        lambda tensor: tensor[..., None, index],
+        lambda tensor: tensor.expand(count, *sizes),
+        lambda tensor: tensor.unflatten(axis, (1, -1)),
+        lambda tensor: (
+            (tensor[None] * 2 - tensor) @ tensor.transpose(-1, -2)
+            if len(sizes) > 1
+            else tensor
+        ),
+    ]
+    count, index = data.draw(st.integers(1, 4)), data.draw(part)
+    for place, function in enumerate(functions):
+        if place == 11 and isinstance(index, int):
+            continue
+        expected, found = function(real), function(Tensor(tuple(sizes)))
+        pairs = zip(_parts(expected), _parts(found), strict=True)
+        assert all(tuple(a.shape) == b.shape for a, b in pairs), place
 
 
-def _with(data: Any, layer: str, key: str, value: Any) -> Any:
-    return {**data, layer: {**data[layer], key: value}}
-
-
-def test_a_trace_of_another_model_is_not_believed(tmp_path: Path) -> None:
-    wider = replace(SPEC, hidden_size=2 * SPEC.hidden_size)
-    expected = trace_model(SPEC, cache_dir=tmp_path / "a")
-    trace_model(wider, cache_dir=tmp_path / "b")
-    (file,), (other,) = (tmp_path / "a").iterdir(), (tmp_path / "b").iterdir()
-    file.write_bytes(other.read_bytes())
-    assert trace_model(SPEC, cache_dir=tmp_path / "a") == expected
-
-
-def test_a_pipe_in_the_cache_stops_nobody(tmp_path: Path) -> None:
-    expected = trace_model(SPEC, cache_dir=tmp_path)
-    (file,) = tmp_path.iterdir()
-    file.unlink()
-    os.mkfifo(file)
-    assert trace_model(SPEC, cache_dir=tmp_path) == expected
+def _parts(result: Any) -> tuple[Any, ...]:
+    return tuple(result) if isinstance(result, tuple | list) else (result,)

@@ -1,6 +1,5 @@
 """A model that users write themselves costs what the library's same model costs."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -256,7 +255,6 @@ def test_unlike_blocks_are_layers_of_their_own_kinds(tmp_path: Path) -> None:
     assert graph.kinds == (0, 1, 2, 1, 2, 3)
     assert graph.names == ("embedding", *(f"block {i}" for i in range(4)), "head")
     assert graph.spec.ffn_hidden_size == 16  # what both inner widths can be divided by
-    assert LayerGraph.from_json(json.loads(json.dumps(graph.to_json()))) == graph
 
 
 IN_SEQUENCE = """

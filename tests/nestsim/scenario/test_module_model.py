@@ -275,3 +275,38 @@ def test_a_type_that_cannot_be_traced_is_refused_with_what_it_has(
         load_scenario(written(tmp_path, 'config = "config.json"\n'))
     assert "model type is not supported" in str(caught.value)
     assert "a mixture of attention heads" in caught.value.hint
+
+
+def test_pictures_are_part_of_a_scenario(tmp_path: Path) -> None:
+    """Those of a model that sees; a model without a tower refuses them."""
+    text = {
+        "model_type": "qwen3_vl_text",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 211,
+        "max_position_embeddings": 4096,
+    }
+    vision = {
+        "depth": 3,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_heads": 4,
+        "out_hidden_size": 64,
+        "deepstack_visual_indexes": [1],
+    }
+    seeing = {"model_type": "qwen3_vl", "text_config": text, "vision_config": vision}
+    (tmp_path / "config.json").write_text(json.dumps(seeing))
+    table = 'config = "config.json"\nsequence_length = 512\n'
+    pictures = "images = 2\nimage_pixels = [96, 64]\n"
+    spec = load_scenario(written(tmp_path, table + pictures)).spec
+    assert spec.vision is not None
+    assert (spec.vision.images, spec.vision.patches) == (2, 24)
+    assert plan_job(load_scenario(written(tmp_path, table + pictures))).candidates
+    (tmp_path / "config.json").write_text(json.dumps({**text, "model_type": "qwen3"}))
+    with pytest.raises(InputError) as caught:
+        load_scenario(written(tmp_path, table + pictures))
+    assert "images" in str(caught.value)
