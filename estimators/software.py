@@ -84,6 +84,11 @@ class Software:
     """Whether full recompute leaves out the end of a block, which makes its result and
     nothing that a derivative reads; what is sent there is sent all the same."""
 
+    sorts_copies: bool = False
+    """Whether tokens are written once for each of their experts and then sorted, and
+    results sorted back before they are weighed: gathers that no compiler fuses, of
+    three reads and writes of all copies in place of one, forward and backward."""
+
     gathers_by_weight: bool = False
     """Whether weights that are sharded are gathered one by one as they are used; else
     layer by layer."""

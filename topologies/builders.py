@@ -122,7 +122,9 @@ def sub_network(network: Network, devices: Sequence[int] | IntArray) -> SubNetwo
         is_exact = box is not None
     else:
         # Routes may take any vertex: the first devices stand for those of the job.
-        part = replace(network, num_devices=len(chosen), block_sizes=(len(chosen),))
+        part = replace(
+            network, num_devices=len(chosen), block_sizes=(len(chosen),), num_axes=0
+        )
         if isinstance(built, JoinedRouting):
             part = replace(part, routing=built, links=built.links())
         is_exact = bool(chosen[-1] == len(chosen) - 1)

@@ -402,6 +402,10 @@ class Network:
     host: Host | None = None
     """What stands behind the devices; None if nothing is sent there."""
 
+    num_axes: int = 0
+    """How many of `block_sizes`, the innermost ones, are sides of a torus or a mesh: a
+    line, a plane and so on; 0 where devices are no routers."""
+
     __repr__ = short_repr
 
     @property

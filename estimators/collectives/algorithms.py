@@ -25,11 +25,13 @@ import numpy as np
 
 from estimators.collectives.phases import (
     FLAT,
+    RING_OPERATIONS,
     Exchange,
     Exchanges,
     Shape,
     phases_of_shape,
 )
+from estimators.collectives.tori import MULTI_RING
 from topologies import InputError
 from topologies.arrays import IntArray
 from topologies.network import CollectiveRules
@@ -86,9 +88,12 @@ OPERATIONS = (*_LEVEL_BY_LEVEL, "send_recv")
 
 
 def algorithms_for(
-    operation: str, rules: CollectiveRules | None = None
+    operation: str, rules: CollectiveRules | None = None, num_axes: int = 0
 ) -> tuple[str, ...]:
-    """Return the algorithms that an operation has, on a network of these rules."""
+    """Return the algorithms that an operation has, on a network of these rules.
+
+    And of so many dimensions.
+    """
     assert operation in OPERATIONS
     everywhere = (
         name
@@ -96,7 +101,8 @@ def algorithms_for(
         if operation in (HIERARCHICAL[name] if name in HIERARCHICAL else FLAT[name])
     )
     added = in_network_algorithms(rules) if operation == "all_reduce" else ()
-    return *everywhere, *added
+    rings = (MULTI_RING,) if num_axes and operation in RING_OPERATIONS else ()
+    return *everywhere, *added, *rings
 
 
 def in_network_algorithms(rules: CollectiveRules | None) -> tuple[str, ...]:
@@ -144,6 +150,8 @@ def algorithm_or_ring(name: str, operation: str) -> str:
     """
     if name in IN_NETWORK:
         return name if operation == "all_reduce" else "hierarchical"
+    if name == MULTI_RING:
+        return name if operation in RING_OPERATIONS else "ring"
     return name if name in algorithms_for(operation) else "ring"
 
 

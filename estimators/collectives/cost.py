@@ -8,8 +8,9 @@ that of the ring's most loaded link, counting every ring that uses the link at t
 same time. The simulator replays the very same phases as flows.
 
 `ALGORITHMS` holds what the search chooses from: rings, whose prices a kernel works out
-for many placements at once. Whatever else `estimators.collectives.algorithms` knows by
-name is priced message by message (`estimators.collectives.messages`).
+for many placements at once; in tori it has all their rings beside
+(`estimators.collectives.tori`). Whatever else `estimators.collectives.algorithms` knows
+by name is priced message by message (`estimators.collectives.messages`).
 
 References
 ----------
@@ -49,6 +50,7 @@ from estimators.collectives.phases import (
     phases_of_shape,
     ring_phase_tables,
 )
+from estimators.collectives.tori import MULTI_RING
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import CollectiveRules
@@ -111,7 +113,8 @@ RING_ALGORITHMS = MappingProxyType(
 
 def searched_algorithms(network: Network) -> tuple[str, ...]:
     """Return the algorithms that the search chooses from on a network."""
-    return *ALGORITHMS, *in_network_algorithms(network.rules)
+    rings = (MULTI_RING,) if network.num_axes else ()
+    return *ALGORITHMS, *in_network_algorithms(network.rules), *rings
 
 
 def algorithm_phases(

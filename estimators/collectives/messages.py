@@ -31,6 +31,12 @@ from estimators.collectives.algorithms import (
     ruled_exchanges,
 )
 from estimators.collectives.phases import RING_OPERATIONS, Exchanges
+from estimators.collectives.tori import (
+    MULTI_RING,
+    boxes,
+    multi_ring_exchanges,
+    require_axes,
+)
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import CollectiveRules, Family, Routes
@@ -441,6 +447,13 @@ def _phases(
 ) -> list[Exchanges]:
     """Return the phases of each stage."""
     blocks = np.array(network.block_sizes, dtype=np.int64)
+    if algorithm == MULTI_RING:
+        require_axes(network)
+        shapes = level_shapes(ordered, blocks)
+        return [
+            multi_ring_exchanges(operation, *box)
+            for box in boxes(network, ordered, shapes)
+        ]
     rules = algorithm_rules(algorithm, network.rules)
     if rules is not None and rules.depends_on_nodes and operation in RING_OPERATIONS:
         shapes = ruled_shapes(rules)(ordered, blocks)

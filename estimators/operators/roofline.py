@@ -59,6 +59,10 @@ _ALIGNMENT = 8
 """Multiple of elements that matrix units need, 16 bytes of 16-bit numbers [2]_, section
 "Tensor Core Requirements"."""
 
+_SORTED_TRAFFIC = 3.0
+"""What sorting copies of tokens reads and writes, over reading them or writing them
+once: the copies are written, read in another order and written again."""
+
 _RESULT_BYTES = 2.0
 """Size of an element of the result of a product in fewer bits, or of experts
 [byte]."""
@@ -233,6 +237,9 @@ class OperatorModel:
     """Constants of what the framework fuses away of the traffic, and of what unaligned
     sizes cost."""
 
+    sorts_copies: bool = False
+    """As `Software.sorts_copies`."""
+
     _known: dict[tuple[float, ...], OperatorTime] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -285,6 +292,7 @@ class OperatorModel:
             convolutions=convolution_table(accelerator.constants_name),
             launch_time=GRAPH_LAUNCH_TIME if software.captures_step else LAUNCH_TIME,
             software=known.software(software.name),
+            sorts_copies=software.sorts_copies,
         )
 
     def matmul_time(
@@ -465,6 +473,8 @@ class OperatorModel:
             return 1.0
         if work.operation == "cross entropy":
             return self.software.loss_traffic
+        if self.sorts_copies and work.operation in {"dispatch", "combine"}:
+            return _SORTED_TRAFFIC
         return self.software.elementwise_traffic
 
 

@@ -333,8 +333,17 @@ def _unknown_setting(detail: "ErrorDetails", place: Place) -> InputError:
         where=place.where,
         got=name,
         expected="one of " + ", ".join(place.known),
-        hint=nearest(name, place.known),
+        hint=_NO_CHOICE if name in _OF_CHOICES else nearest(name, place.known),
     )
+
+
+_OF_CHOICES = frozenset({"trunk", "ecmp_seed"})
+"""Settings of networks that have several equally short paths."""
+
+_NO_CHOICE = (
+    "this kind has one path from each device to each other one, and no hash a choice: "
+    "a torus goes dimension by dimension, a list of links over the fewest"
+)
 
 
 def _missing(_: "ErrorDetails", place: Place) -> InputError:

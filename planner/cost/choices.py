@@ -27,6 +27,7 @@ from planner.step.offload import (
     HeldParameters,
     HostRates,
     host_rates,
+    on_the_way,
     pass_transfers,
     step_transfers,
 )
@@ -171,15 +172,15 @@ def class_table(table: LayerTable, *, num_chunks: int = 1) -> ClassTable:
 def _most_saved(
     table: LayerTable, classes: IntervalClasses, num_chunks: int
 ) -> FloatArray:
-    """Return the most that a layer keeps by recompute mode, shape ``(R, K)`` [byte].
+    """Return the most that is on its way by recompute mode, shape ``(R, K)`` [byte].
 
     A block of an interleaved chain is as many layers as there are chunks.
     """
     most = np.zeros((rows.NUM_MODES, len(classes.counts)))
     per_chunk = np.where(table.is_block > 0, 1.0 / num_chunks, 1.0)
     for mode in ("none", "selective", "full"):
-        saved = (table.saved_bytes[mode] * per_chunk)[classes.first_of_kind]
-        most[RECOMPUTE_MODES[mode]] = classes.maxima(saved)
+        saved = on_the_way(table, table.saved_bytes[mode]) * per_chunk
+        most[RECOMPUTE_MODES[mode]] = classes.maxima(saved[classes.first_of_kind])
     return most
 
 
@@ -468,7 +469,7 @@ class HostCosts(NamedTuple):
             sent = pass_transfers(
                 offload,
                 HeldParameters(dense, expert, group, sharers.expert_group),
-                table.saved_bytes[mode][kinds],
+                (table.saved_bytes[mode] * table.is_block)[kinds],
                 zero_stage=int(choices.zero_stage[c]),
                 parameter_bytes=self.parameter_bytes,
             )

@@ -140,7 +140,7 @@ def stage_transfers(
     return pass_transfers(
         stage.offload,
         HeldParameters(dense, expert, float(group), experts),
-        recompute.saved_bytes(table, stage),
+        recompute.saved_bytes(table, stage) * table.is_block,
         zero_stage=stage.zero_stage,
         parameter_bytes=workload.parameter_bytes,
     )

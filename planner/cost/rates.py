@@ -352,15 +352,25 @@ class PricedGrid:
         Devices, and the groups that they form.
     sharding_sizes
         As for `placement_rates`.
+    aligned
+        Whether of these only sizes are priced that divide the ranks of each block, or
+        that these divide.
     """
 
     def __init__(
-        self, network: Network, groups: StageGroups, sharding_sizes: Sequence[int] = ()
+        self,
+        network: Network,
+        groups: StageGroups,
+        sharding_sizes: Sequence[int] = (),
+        *,
+        aligned: bool = False,
     ) -> None:
         pp, dp, ep, cp, tp = groups.grid.shape
         ranks = groups.grid.reshape(pp, dp * ep, cp * tp)
         self.network, self.num_stages = network, pp
-        self._sharding_sizes = sharding_sizes
+        self._sharding_sizes = _sharding_parts(
+            network, groups.dense(), sharding_sizes, aligned=aligned
+        )
         self._searched = searched_algorithms(network)
         self._tensor_groups = groups.tensor()
         self._tensor = _by_algorithm(network, self._tensor_groups)
@@ -428,9 +438,7 @@ class PricedGrid:
                 self._dense,
                 gradient,
                 data,
-                _sharding_parts(self.network, self._dense, self._sharding_sizes)
-                if experts is None
-                else (),
+                self._sharding_sizes if experts is None else (),
             ),
             activation=self._activation,
             gradient=self._gradient,
@@ -547,14 +555,20 @@ def _shardings(
 
 
 def _sharding_parts(
-    network: Network, groups: IntArray, asked: Sequence[int]
+    network: Network, groups: IntArray, asked: Sequence[int], *, aligned: bool
 ) -> tuple[int, ...]:
-    """Return the ranks of every group in each block of the network, and sizes asked."""
+    """Return the ranks of every group in each block of the network, and sizes asked.
+
+    ``aligned`` ones only: those that blocks are filled by, or that fill blocks.
+    """
     size, even = groups.shape[2], sharding_sizes(groups, network.block_sizes)
     return even + tuple(
         part
         for part in asked
-        if 1 < part < size and size % part == 0 and part not in even
+        if 1 < part < size
+        and size % part == 0
+        and part not in even
+        and not (aligned and any(part % each and each % part for each in even))
     )
 
 

@@ -44,7 +44,8 @@ class NetworkTerms(NamedTuple):
     """To leave a node over the fastest single link [s/byte]."""
 
     has_racks: bool
-    """Whether there are blocks larger than a node, smaller than the cluster."""
+    """Whether sharding groups may be larger than a node, smaller than the cluster:
+    those of blocks, or of sizes that are tried."""
 
     is_aligned: bool
     """Whether tensor groups fill nodes or are filled by them, in every placement."""

@@ -416,9 +416,12 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
             largest = max(largest, layers.largest[layer])
             working = max(working, layers.working[kept_row, layer] - ends)
             redone += layers.saved[0, layer]
-            most_saved = max(most_saved, layers.saved[kept_row, layer])
+            ways = 1.0
             if layers.is_block[layer] > 0.0:
                 blocks += 1
+            else:
+                ways = tables.ON_THE_WAY
+            most_saved = max(most_saved, layers.saved[kept_row, layer] / ways)
         most = max(most, blocks)
     if stage == 0 and number[0, v - 1] == plan.bounds.size - 2:
         dense -= family.job.tied_parameters

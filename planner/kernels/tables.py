@@ -105,7 +105,8 @@ class ClassSums(NamedTuple):
     """Most parameters that are gathered together."""
 
     most_saved: FloatMatrix
-    """Most that a layer keeps by recompute mode, shape ``(R, K)`` [byte]."""
+    """Most on its way to a host by recompute mode, over `ON_THE_WAY`, shape ``(R, K)``
+    [byte]."""
 
 
 class ClassTraffic(NamedTuple):

@@ -12,6 +12,7 @@ from estimators.collectives.algorithms import (
     IN_NETWORK,
     algorithm_rules,
 )
+from estimators.collectives.tori import MULTI_RING, require_axes
 from estimators.grouping import PLAIN_GROUPING
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
@@ -66,13 +67,15 @@ def check_outline(workload: Workload, plan: Plan, num_devices: int) -> None:
         raise (error.at("parallel") if inside else error) from None
     check_schedule(plan)
     for name in ("gradient_algorithm", "tensor_algorithm"):
-        _check_choice(name, getattr(plan, name), (AUTO, *ALGORITHM_NAMES, *IN_NETWORK))
+        _check_choice(
+            name, getattr(plan, name), (AUTO, *ALGORITHM_NAMES, *IN_NETWORK, MULTI_RING)
+        )
     _check_batch(workload, plan)
     _check_stages(plan)
 
 
 def check_algorithms(network: Network, plan: Plan) -> None:
-    """Refuse algorithms whose sums no switches of the network do.
+    """Refuse algorithms that the network has no switches or no dimensions for.
 
     Raises
     ------
@@ -82,6 +85,8 @@ def check_algorithms(network: Network, plan: Plan) -> None:
     for name in ("gradient_algorithm", "tensor_algorithm"):
         try:
             algorithm_rules(getattr(plan, name), network.rules)
+            if getattr(plan, name) == MULTI_RING:
+                require_axes(network)
         except InputError as error:
             raise error.at(name) from None
 

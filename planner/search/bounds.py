@@ -29,7 +29,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.collectives.cost import rates_by_algorithm
+from estimators.collectives.cost import rates_by_algorithm, searched_algorithms
+from estimators.collectives.tori import MULTI_RING
 from estimators.grouping import PLAIN_GROUPING, Grouping
 from estimators.layers.work import Degrees, LayerTable
 from estimators.training import Sizes, expert_data_size
@@ -63,11 +64,14 @@ class Relaxation:
 
     block_sizes: tuple[int, ...]
     """Sizes of the network's blocks, rising [device]."""
+
+    sharding_sizes: tuple[int, ...] = ()
+    """Sizes of sharding groups that are tried beside those of blocks."""
     _by_tensor: dict[int, kernel.NetworkTerms] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, network: Network) -> "Relaxation":
-        """Read the bounds off a network."""
+    def of(cls, network: Network, sharding_sizes: Sequence[int] = ()) -> "Relaxation":
+        """Read the bounds off a network, for sharding groups of these sizes, too."""
         links = network.without_host().links
         hop_latency, hop_inverse, ports_inverse = 0.0, 0.0, 0.0
         if len(links):
@@ -86,6 +90,9 @@ class Relaxation:
             exit_link_inverse = 1.0 / float(outside.max())
         # Where switches add, what bounds take for half of an all-reduce is all of it.
         adds = network.rules is not None and network.rules.adds_anywhere
+        if network.num_axes:
+            # Collectives go over all links of a device at once.
+            hop_inverse = ports_inverse
         inside, outside = 0.5 if adds else 1.0, 0.5 if network.adds_in_switches else 1.0
         terms = kernel.NetworkTerms(
             hop_latency=hop_latency,
@@ -94,10 +101,15 @@ class Relaxation:
             block_size=float(block_size),
             exit_inverse=outside * float(exit_inverse),
             exit_link_inverse=outside * exit_link_inverse,
-            has_racks=len(network.block_sizes) > 2,
+            # Sizes that are asked for may span nodes as racks do.
+            has_racks=len(network.block_sizes) > 2 or bool(sharding_sizes),
             is_aligned=True,
         )
-        return cls(terms=terms, block_sizes=network.block_sizes)
+        return cls(
+            terms=terms,
+            block_sizes=network.block_sizes,
+            sharding_sizes=tuple(sharding_sizes),
+        )
 
     def terms_of(self, tp: int) -> kernel.NetworkTerms:
         """Return the terms for tensor groups of a size, made once."""
@@ -253,18 +265,28 @@ def best_group_rates(network: Network, size: int) -> FloatArray:
     """Return the least latency and inverse bandwidth of all-reduce and of all-gather.
 
     Shape ``(2, 2)``; over all windows of consecutive devices and all algorithms, each
-    alone.
+    alone. In tori, whose rings groups of other devices close, no member receives over
+    more than all of its links.
     """
     if size == 1:
         return np.zeros((2, 2))
     starts = np.arange(network.num_devices - size + 1)
     windows = (starts[:, None] + np.arange(size))[:, None, :]
-    priced = rates_by_algorithm(network, windows, together=False, weighted=False)
+    searched = [name for name in searched_algorithms(network) if name != MULTI_RING]
+    priced = rates_by_algorithm(
+        network, windows, searched, together=False, weighted=False
+    )
     least = [
         np.concatenate([rates[operation] for rates in priced.values()]).min(axis=0)
         for operation in ("all_reduce", "all_gather")
     ]
-    return np.array(least)
+    found = np.array(least)
+    if network.num_axes:
+        terms = Relaxation.of(network).terms
+        rings = (size - 1) / size * terms.ports_inverse * np.array([2.0, 1.0])
+        found[:, 1] = np.minimum(found[:, 1], rings)
+        found[:, 0] = np.minimum(found[:, 0], terms.hop_latency)
+    return found
 
 
 Costs = tuple[FloatArray, FloatArray]

@@ -266,7 +266,7 @@ class CandidateSet:
         tell("search: list the space", None)
         inner, dropped = inner_configurations(workload, spec, network.num_devices)
         inner = inner if kept is None else kept(inner)
-        relaxation = Relaxation.of(network)
+        relaxation = Relaxation.of(network, spec.sharding_group_sizes or ())
         tensor: dict[int, FloatArray] = {}
         layers: dict[Degrees, LayerBounds] = {}
         sizes = [len(item.pp) for item in inner]
@@ -576,7 +576,12 @@ class CandidateSet:
                 self._priced.clear()
             members = configuration.devices * (1 + configuration.ep)
             self.work.spend(PRICED + members // PRICED_DEVICES)
-            priced = PricedGrid(self.network, groups_of(configuration, placement))
+            priced = PricedGrid(
+                self.network,
+                groups_of(configuration, placement),
+                self.spec.sharding_group_sizes or (),
+                aligned=True,
+            )
             self._priced[key] = priced
         return priced.rates(tensor, gradient)
 

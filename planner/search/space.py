@@ -154,6 +154,11 @@ class SearchSpec(Spec):
     beside the usual one (`plan.microbatch_group_size_per_vp_stage`), where
     `software.preset` has such groups. For the objective "replayed"."""
 
+    sharding_group_sizes: Annotated[Distinct[Count] | None, Examples([16, 64])] = None
+    """Numbers of data-parallel ranks that may share shards (hybrid sharding), beside
+    all of them and the ranks of each block of the network. Sizes that divide the ranks
+    and, with those of each block, one another. Left out, none beside."""
+
     sequence_parallel: Annotated[bool | None, Examples(True)] = None
     """Whether Megatron's sequence parallelism is on. Left out, it is wherever the
     tensor-parallel size exceeds 1."""

@@ -32,7 +32,7 @@ from planner.step import recompute
 from planner.step.execution import Workload
 from planner.step.instructions import ScheduleSizes
 from planner.step.ledger import GRADIENTS, LEDGER, OPTIMIZER, WEIGHTS
-from planner.step.offload import STAGING, staging_bytes
+from planner.step.offload import STAGING, on_the_way, staging_bytes
 from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
 from planner.step.schedules import SCHEDULES
 from topologies.accelerators import Host
@@ -319,7 +319,9 @@ def block_stage_memory(
         parameter_bytes.gradients
         * largest
         / (stage.group_size if GRADIENTS in sharded else 1.0),
-        max(saved["none"], float(table.saved_bytes["none"][ends].max(initial=0.0))),
+        float(
+            on_the_way(table, table.saved_bytes["none"])[[block, *ends]].max(initial=0)
+        ),
     )
     return _beside_host(parts, float(static.copies), stage.offload, layer).device
 
@@ -436,7 +438,7 @@ def _beside_host(
     offload
         Fractions that the host keeps.
     layer
-        Weights, gradients and saved activations of the largest layer [byte].
+        Weights, gradients and `on_the_way` of the largest layer [byte].
     """
     if offload == NO_OFFLOAD:
         return StageAccount(_with_copies(parts, copies), {})
@@ -451,7 +453,7 @@ def _beside_host(
 def _largest_layer(
     workload: Workload, table: LayerTable, plan: Plan, index: int, largest: float
 ) -> tuple[float, float, float]:
-    """Return weights, gradients and saved activations of the largest layer [byte]."""
+    """Return weights, gradients and `on_the_way` of the largest layer [byte]."""
     stage, sizes = plan.stages[index], workload.parameter_bytes
     sharded = LEDGER[stage.zero_stage].sharded
     # The smaller group has the larger shards; a layer may be all experts.
@@ -460,7 +462,7 @@ def _largest_layer(
         group = min(group, float(expert_group_size(plan)))
     saved = 0.0
     if stage.offload.activations:
-        column = recompute.saved_bytes(table, stage)
+        column = on_the_way(table, recompute.saved_bytes(table, stage))
         saved = max(
             float(column[first : last + 1].max()) for first, last in stage.chunks
         )

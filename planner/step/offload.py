@@ -6,7 +6,10 @@ It comes and goes layer by layer, beside the layer's own work: of a layer
 
 - the weights come in each forward and backward pass, and are dropped after it;
 - the gradients come and go in each backward pass, in which they are accumulated;
-- the saved activations leave in the forward pass and come back in the backward pass.
+- the saved activations of a block leave in the forward pass and come back in the
+  backward pass; those of the ends of the chain, the embedding and the head with its
+  logits, do not travel, as frameworks offload what layers of a stack keep (MaxText's
+  ``decoder_layer_input``), and stay while they are worked on.
 
 Both directions of a host link are used at once. A layer is over when its work and its
 transfers are: what is visible of a transfer is what outlasts the layer. Two layers of
@@ -29,6 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from estimators.layers.work import LayerTable
 from estimators.training import ParameterBytes
 from planner.kernels.tables import ON_THE_WAY
 from planner.step.ledger import GRADIENTS, LEDGER, WEIGHTS
@@ -144,7 +148,8 @@ def pass_transfers(
     parameters
         Parameters of the layers.
     saved
-        Activations that each layer keeps for its backward pass, shape ``(L,)`` [byte].
+        Activations of each layer that leave until its backward pass, shape ``(L,)``
+        [byte].
     zero_stage
         Stage of ZeRO, 0 to 3.
     parameter_bytes
@@ -233,6 +238,16 @@ STAGING = "staging"
 """Name of the memory of what is on the way to or from the host."""
 
 
+def on_the_way(table: LayerTable, saved: FloatArray) -> FloatArray:
+    """Return what layers keep that is on its way to a host, over `ON_THE_WAY` [byte].
+
+    Of shape ``(L,)``, as ``saved``, what layers keep for their backward passes. An end
+    of the chain is worked on, there and back, while nothing else is: it stays, once.
+    """
+    found: FloatArray = np.where(table.is_block > 0, saved, saved / ON_THE_WAY)
+    return found
+
+
 def staging_bytes(
     offload: Offload, weights: float, gradients: float, saved: float
 ) -> float:
@@ -243,7 +258,7 @@ def staging_bytes(
     offload
         Fractions that the host keeps.
     weights, gradients, saved
-        What the largest layer holds of each [byte].
+        What the largest layer holds of each; of the last one `on_the_way` [byte].
     """
     layer = offload.weights * weights
     layer += offload.gradients * gradients + offload.activations * saved

@@ -10,8 +10,14 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from estimators.collectives.cost import algorithm_phases, searched_algorithms
+from estimators.collectives.cost import (
+    RING_ALGORITHMS,
+    algorithm_phases,
+    searched_algorithms,
+)
+from estimators.collectives.messages import placed_exchanges
 from topologies import Network
+from topologies.arrays import IntArray
 
 Rate = tuple[float, float]
 """Latency [s] and inverse bandwidth [s/byte]."""
@@ -75,12 +81,21 @@ class Wires:
         key = operation, groups, algorithm
         if key not in self._phases:
             members = np.array(groups, dtype=np.int64)
-            phases = algorithm_phases(self.network, operation, members, algorithm)
-            self._phases[key] = [
-                (tuple(around(phase.rings.tolist())), phase.fraction, phase.num_steps)
-                for phase in phases
-            ]
+            self._phases[key] = list(self._sent(operation, members, algorithm))
         return self._phases[key]
+
+    def _sent(
+        self, operation: str, members: IntArray, algorithm: str
+    ) -> Iterable[tuple[tuple, float, int]]:
+        if algorithm in RING_ALGORITHMS:
+            for phase in algorithm_phases(self.network, operation, members, algorithm):
+                messages = tuple(around(phase.rings.tolist()))
+                yield messages, phase.fraction, phase.num_steps
+        else:
+            for phase in placed_exchanges(self.network, operation, members, algorithm):
+                ends = phase.sources.tolist(), phase.targets.tolist()
+                messages = tuple(zip(*ends, strict=True))
+                yield messages, phase.fraction, phase.num_steps
 
     def collective(self, stages: list, operation: str, algorithm: str) -> list[Rate]:
         """Price all groups of all stages at the same time, phase by phase."""

@@ -374,4 +374,5 @@ def _network(kind: str, routing: JoinedRouting) -> Network:
         block_sizes=tuple(sorted({*inner.block_sizes, *sizes} - {1})),
         routing=routing,
         rules=inner.rules,
+        num_axes=inner.num_axes,
     )

@@ -270,6 +270,7 @@ def build_torus(spec: TorusSpec) -> Network:
     routing = TorusRouting(spec)
     num_links = routing.source.shape[0]
     products = {math.prod(spec.dimensions[axis:]) for axis in range(len(routing.shape))}
+    block_sizes = tuple(sorted({p for p in products if p > 1} or {1}))
     return Network(
         kind=spec.kind,
         num_devices=spec.num_devices,
@@ -283,6 +284,7 @@ def build_torus(spec: TorusSpec) -> Network:
             num_parallel=np.ones(num_links, dtype=np.int64),
         ),
         levels=routing.planner_levels(),
-        block_sizes=tuple(sorted({p for p in products if p > 1} or {1})),
+        block_sizes=block_sizes,
+        num_axes=len(block_sizes),
         routing=routing,
     )

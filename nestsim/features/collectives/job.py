@@ -171,7 +171,9 @@ class _Kind:
         traffic = self.traffic
         num_pairs = traffic.num_groups * traffic.num_members**2
         by_algorithm = {}
-        for name in algorithms_for(traffic.operation, self.network.rules):
+        for name in algorithms_for(
+            traffic.operation, self.network.rules, self.network.num_axes
+        ):
             direct = traffic.operation != "send_recv" and "direct" in {
                 name,
                 HIERARCHICAL.get(name, {}).get(traffic.operation),

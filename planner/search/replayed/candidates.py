@@ -168,7 +168,7 @@ class LaunchableCandidates:
             memory=memory,
             module_sets=space.module_sets,
         )
-        relaxation = Relaxation.of(network)
+        relaxation = Relaxation.of(network, spec.sharding_group_sizes or ())
         tensor: dict[int, FloatArray] = {}
         floors = np.zeros(len(families))
         fills = not any(is_listed(name) for name in space.tried_schedules)
@@ -493,7 +493,7 @@ class LaunchableCandidates:
     def _relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
         tensor = self.tensor_rates[configuration.tp]
         rates = relaxed_rates(self.relaxation, tensor, configuration)
-        return shared_inside(rates, configuration.tp, self.network.block_sizes)
+        return shared_inside(rates, configuration.tp, self.relaxation)
 
     def least_rates(self, configuration: Configuration) -> StageRates:
         """Return rates that no placement of a configuration can beat."""

@@ -48,7 +48,7 @@ def relaxed_rates(
 
 
 def shared_inside(
-    relaxed: tuple[StageRates, ...], tp: int, blocks: tuple[int, ...]
+    relaxed: tuple[StageRates, ...], tp: int, relaxation: Relaxation
 ) -> tuple[StageRates, ...]:
     """Return rates where shards are shared inside of blocks of a network.
 
@@ -60,16 +60,21 @@ def shared_inside(
         Rates of a configuration.
     tp
         Its tensor-parallel size.
-    blocks
-        `Network.block_sizes`, rising.
+    relaxation
+        What is known of the network, and of the sizes that are tried.
     """
     sizes = relaxed[0].group_sizes
     if len(sizes) == 1:
         return relaxed
+    blocks = relaxation.block_sizes
     inside = [blocks[0]] * (len(sizes) - 2) + [max(blocks[:-1], default=blocks[0])]
     shared = sizes.copy()
     for option, block in enumerate(inside, start=1):
         shared[option] = min(sizes[0], max(block // tp, 1))
+    asked = max(
+        (size for size in relaxation.sharding_sizes if size < sizes[0]), default=1
+    )
+    shared[-1] = max(shared[-1], asked)
     changed = []
     for rates in relaxed:
         rows = rates.rows.copy()
@@ -232,7 +237,7 @@ def least_work(network: Network, workload: Workload, spec: SearchSpec) -> float:
     The mean stage works in any configuration, and pipelines without chunks fill.
     """
     inner, _ = inner_configurations(workload, spec, network.num_devices)
-    relaxation = Relaxation.of(network)
+    relaxation = Relaxation.of(network, spec.sharding_group_sizes or ())
     bounds = ReplayBounds.of(network, workload, by_layer=True, memory=np.inf)
     rules = spec.rules
     pairs = rules is not None and (

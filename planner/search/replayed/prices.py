@@ -85,7 +85,8 @@ class PlacementPrices:
             members = configuration.devices * (2 + configuration.ep)
             self.work.spend(2 * PRICED + members // PRICED_DEVICES)
             groups = groups_of(configuration, placement)
-            self._grids[key] = PricedGrid(self.network, groups)
+            asked = self.listing.space.spec.sharding_group_sizes or ()
+            self._grids[key] = PricedGrid(self.network, groups, asked, aligned=True)
         return self._grids[key].rates(*self._algorithms(configuration))
 
     def _algorithms(

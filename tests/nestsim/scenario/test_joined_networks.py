@@ -185,6 +185,10 @@ REFUSED = {
     "lines": (HYPERX, "[2, 4]", "[8, 1]", "dimensions[1]", "2 switches or more"),
     "bandwidths": (HYPERX, "[2, 4]", "[8]", "bandwidths", "1 bandwidths"),
     "many": (HYPERX, "[2, 4]", "[64, 64]", "dimensions", "2 to 2048"),
+    "no hash": (
+        *(TORUS, 'latency = "1 us"', 'latency = "1 us"\ntrunk = "ecmp"'),
+        *("trunk", "one path from each device to each other one"),
+    ),
     "pods of these": (
         *(DRAGONFLY, "global_latency", "pods = {count = 2}\nglobal_latency"),
         *("pods", "unknown"),

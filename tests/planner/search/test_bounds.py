@@ -61,7 +61,9 @@ def adding_networks(draw, **sizes):
 @checked
 @given(adding_networks(max_devices=16), workloads(wide=True, max_blocks=3), st.data())
 def test_no_bound_exceeds_the_best_plan_of_a_configuration(network, workload, data):
-    candidates = CandidateSet.enumerate(network, workload, WHOLE_SPACE)
+    sizes = data.draw(st.sampled_from([None, (2, 3, 4, 6, 8)]))
+    space = replace(WHOLE_SPACE, sharding_group_sizes=sizes)
+    candidates = CandidateSet.enumerate(network, workload, space)
     assume(len(candidates))
     for _ in range(min(len(candidates), 12)):
         index = data.draw(st.integers(0, len(candidates) - 1))

@@ -172,6 +172,8 @@ def random_world(
         idle_devices=rng.random() < 0.2,
         recompute=("none", "selective", "full", "stage"),
         sequence_parallel=rng.choice((None, None, False)),
+        # Drawn apart: other draws stay as they were.
+        sharding_group_sizes=random.Random(seed).choice((None, (2, 3, 4, 6, 8))),
     )
     workload = random_workload(rng, preset)
     factors = slowdowns(wear, network.num_devices)
