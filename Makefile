@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 TESTS  := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 
-.PHONY: help demo test test-rest test-all lint unit wide docs fuzz regret mutants frameworks benchmark bench-planner \
+.PHONY: help demo test test-rest test-all lint unit wide docs dist fuzz regret mutants frameworks benchmark bench-planner \
 	bench-simulator validate refit refit-operators \
 	paper paper-all paper-page tables published slow clean
 .DEFAULT_GOAL := help
@@ -47,9 +47,13 @@ unit: $(STAMP)  ## the tests but the costly ones, on all cores
 wide: $(STAMP)  ## the tests with other examples of each property, and more: tens of minutes
 	$(TESTS) --hypothesis-profile wide
 
-# The tests build it, too; MkDocs speaks of its own future otherwise.
+# The tests build it, too. Its cache does not see that the changelog has changed.
 docs: $(STAMP)  ## the documentation as a site in results/site, warnings as errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	$(BIN)/python -m zensical build --strict --clean
+
+# Minutes, and gigabytes of packages: an environment for each Python at hand (of pyenv, or PYTHON312=..).
+dist: $(STAMP)  ## wheel and source distribution in dist, checked and tried in clean environments
+	$(BIN)/python -m tests.distributions
 
 # `make fuzz SEED=$RANDOM` tries others; the seeds of sessions are in their summaries.
 SEED ?= 0
@@ -156,8 +160,9 @@ paper-page: $(STAMP)  ## the tables and figures of docs/paper.md, from results/p
 	cp results/paper/fig7/comparison.png docs/images/paper_figure7.png
 
 # Minutes: the searches of the table of answers, and all published runs.
-tables: $(STAMP)  ## what programs write into the other pages of docs
+tables: $(STAMP)  ## what programs write into the other pages of docs, and the schema of scenarios
 	$(BIN)/python -m tests.docs.made
+	$(BIN)/nestsim schema > scenarios/scenario.schema.json
 
 SEARCHED = $(addprefix scenarios/published/,bloom_* korthikanti_* megatron_* \
 	meta_llama3_405b_16384_* mlperf_gpt3_* nemo_* sc21_*)

@@ -30,6 +30,7 @@ MODULES = (
     "nestsim.features.run.pages",
     "nestsim.features.run.diff_page",
     "nestsim.cli.topology",
+    "nestsim.cli.check",
     "nestsim.cli.catalog",
 )
 """Modules of commands; the description of each stands beside it."""

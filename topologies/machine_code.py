@@ -189,7 +189,9 @@ def _compiled_type(hint: Any) -> Any:
     if get_origin(hint) is Annotated:
         array, *notes = get_args(hint)
         (dimensions,) = (note for note in notes if isinstance(note, Dimensions))
-        scalar = numba.from_dtype(np.dtype(get_args(get_args(array)[1])[0]))
+        # numpy 2.5 keeps its alias by name, which has the scalar in place of the dtype.
+        last = get_args(array)[-1]
+        scalar = numba.from_dtype(np.dtype((*get_args(last), last)[0]))
         return types.Array(scalar, dimensions.count, "C", readonly=dimensions.is_frozen)
     if get_origin(hint) is tuple:
         return types.BaseTuple.from_types(tuple(map(_compiled_type, get_args(hint))))

@@ -15,7 +15,8 @@ from pydantic.fields import FieldInfo
 
 from nestsim.scenario.assertions import Compared
 from nestsim.scenario.base import AnyTable, BuiltFrom, is_table, settings
-from nestsim.scenario.table import ScenarioTable, scenario_schema
+from nestsim.scenario.schema import described_schema
+from nestsim.scenario.table import ScenarioTable
 from topologies.settings import Quantity
 
 UNITS: Mapping[str, str] = MappingProxyType(
@@ -121,7 +122,7 @@ def unit(field: FieldInfo) -> str:
 
 def settings_reference() -> str:
     """Return the reference of all tables and keys as Markdown."""
-    schema = scenario_schema()
+    schema = described_schema()
     links = {table.model.__name__: table.link for table in tables()}
     lines: list[str] = []
     for table in tables():

@@ -171,9 +171,26 @@ def _print_systems(
     _print_table(headings, rows, console)
 
 
-def schema_task() -> Task:
-    """Return the task of printing the JSON Schema of scenarios."""
-    from nestsim.scenario.table import scenario_schema
+def schema_task(of: str) -> Task:
+    """Return the task of printing the JSON Schema of scenarios, or of what is written.
 
-    text = json.dumps(scenario_schema(), indent=2, ensure_ascii=False)
+    Parameters
+    ----------
+    of
+        "scenario", or what is written: "result", "plan" or "manifest".
+    """
+    text = json.dumps(schema_of(of), indent=2, ensure_ascii=False)
     return known(Reply(record=dict, text=lambda _: print(text)))  # noqa: T201
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    """Return one of the JSON Schemas; the parameter is that of `schema_task`."""
+    from nestsim.scenario.schema import record_schema, scenario_schema
+
+    if name == "scenario":
+        return scenario_schema()
+    from nestsim.document.folder import ManifestRecord
+    from nestsim.features.run.result_record import PlanRecord, ResultRecord
+
+    records = {"result": ResultRecord, "plan": PlanRecord, "manifest": ManifestRecord}
+    return record_schema(name, records[name])

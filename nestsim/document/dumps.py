@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from pydantic import TypeAdapter
 
+FORMAT = 1
+"""Number of the form of all JSON that is written: higher where a key goes or changes
+its meaning, the same where one is added (docs/stability.md)."""
+
 _LINE_LENGTH = 100
 
 
@@ -176,6 +180,9 @@ class Of(NamedTuple):
 
 ABSENT = object()
 """Value of a key that is left out."""
+
+LEFT_OUT = Of("", ABSENT)
+"""Marks a key that is left out unless its value is given; the field has a default."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)

@@ -28,7 +28,7 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from nestsim.document.dumps import dump_json
+from nestsim.document.dumps import FORMAT, Record, dump_json
 from nestsim.running.interruption import deferred_signals
 from nestsim.running.store import is_part_of_store, is_store
 from planner.work import Progress
@@ -36,6 +36,21 @@ from topologies.errors import InputError
 
 MANIFEST = "manifest.json"
 """Says that nestsim made a folder, and which files of it."""
+
+
+class ManifestRecord(Record):
+    """What a folder of results says of itself; beside it what the command says."""
+
+    nestsim: str
+    """Version that wrote the folder."""
+
+    format: int
+    """Form of the JSON in the folder: `nestsim.document.dumps.FORMAT`."""
+
+    files: Mapping[str, str | None]
+    """File of the folder -> its SHA-256, in hexadecimal digits; null for a file that
+    differs from run to run, or while files are being replaced."""
+
 
 PAGE = "page.html"
 """Everything to look at in one file, where it was asked for."""
@@ -61,7 +76,7 @@ _FIRST, _LAST = f"{_OWNER}-first", f"{_OWNER}-last"
 """Manifests in a temporary folder: while files are replaced, and then."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LONGEST_MANIFEST = 1 << 24
+LONGEST_MANIFEST = 1 << 24
 """No manifest of ours is longer [byte]."""
 
 _ENDS = 1 << 14
@@ -253,7 +268,7 @@ class ResultsFolder:
     def _manifest(self) -> dict[str, Any]:
         """Return what the manifest says, whoever wrote it."""
         with _opened(MANIFEST, self._descriptor) as stream:
-            manifest: dict[str, Any] = json.loads(stream.read(_LONGEST_MANIFEST))
+            manifest: dict[str, Any] = json.loads(stream.read(LONGEST_MANIFEST))
         return manifest
 
     def _listed(self) -> frozenset[str]:
@@ -569,8 +584,12 @@ def _lock(descriptor: int) -> bool:
 def _write_manifest(
     file: Path, facts: Mapping[str, Any], hashes: Mapping[str, str | None]
 ) -> None:
-    manifest = {"nestsim": version("nestsim"), **facts, "files": dict(hashes)}
-    file.write_text(dump_json(manifest), encoding="utf-8")
+    manifest = ManifestRecord.dump(
+        nestsim=version("nestsim"), format=FORMAT, files=hashes
+    )
+    files = manifest.pop("files")
+    text = dump_json({**manifest, **facts, "files": files})
+    file.write_text(text, encoding="utf-8")
 
 
 @contextmanager

@@ -274,6 +274,7 @@ def plain_text(print_to: Callable[[Console], object]) -> str:
             width=_WIDTH,
             color_system=None,
             force_terminal=False,
+            force_jupyter=False,  # it would show the text in a cell, and return none
             legacy_windows=False,
         )
     )

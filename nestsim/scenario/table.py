@@ -1,9 +1,9 @@
-"""All tables of a scenario, of files with several jobs, and their JSON Schema."""
+"""All tables of a scenario, and of files with several jobs."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from estimators.training import TrainingSpec
 from nestsim.scenario.assertions import Assertion, AssertTable
@@ -223,44 +223,3 @@ class ScenarioTable(HandedOn, _JobTables):
     shared: Annotated[SharedTable, _WITH_DEFAULTS] = field(default_factory=SharedTable)
     """How the jobs of `nestsim jobs` are replayed together; other commands do not read
     it."""
-
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def scenario_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) that editors check scenarios with."""
-    schema = _for_editors(TypeAdapter(ScenarioTable).json_schema())
-    # Several jobs may have all of their models and batches for themselves.
-    always = [name for name in schema["required"] if name not in OWN_TABLES]
-    alone = [name for name in schema["required"] if name in OWN_TABLES]
-    # The first group's accelerator stands for a cluster that names none.
-    schema["$defs"]["ClusterTable"] |= {
-        "required": [],
-        "anyOf": [{"required": [name]} for name in ("accelerator", "groups", "system")],
-    }
-    schema |= {
-        "required": always,
-        "anyOf": [{"required": alone}, {"required": ["jobs"]}],
-    }
-    return {"$schema": DIALECT, **schema, "title": "nestsim scenario"}
-
-
-def _for_editors(schema: Any) -> Any:
-    """Undo the line breaks of docstrings, and leave out null, which TOML has not."""
-    if isinstance(schema, list):
-        return [_for_editors(value) for value in schema]
-    if not isinstance(schema, dict):
-        return schema
-    plain = {key: _for_editors(value) for key, value in schema.items()}
-    if "written_default" in plain:  # with its unit; none where it depends
-        plain["default"] = plain.pop("written_default")
-    if isinstance(plain.get("description"), str):
-        plain["description"] = " ".join(plain["description"].split())
-    if "default" in plain and plain["default"] is None:
-        del plain["default"]
-    variants = [one for one in plain.get("anyOf", []) if one != {"type": "null"}]
-    if len(variants) == 1:
-        del plain["anyOf"]
-        plain = {**variants[0], **plain}
-    return plain

@@ -44,7 +44,7 @@ RATES = ("--bandwidth", "--nic-bandwidth", "--ranks")
 SURFACE = {
     "": ["--help", "--install-completion", "--show-completion", "--version", "-h"],
     "run": [
-        *(*WRITES, *WORDS, "--certificate", "--html", "--verbose", "-v"),
+        *(*WRITES, *WORDS, "--certificate", "--html", "--markdown", "--verbose", "-v"),
         "SCENARIO...",
     ],
     "advise": [
@@ -61,7 +61,9 @@ SURFACE = {
         *("--certificate", "--force", "-q", "-v"),
         "SCENARIO",
     ],
-    "simulate": [*WRITES, "--html", "--verbose", "-v", "--plan", "SCENARIO"],
+    "simulate": [
+        *(*WRITES, "--html", "--markdown", "--verbose", "-v", "--plan", "SCENARIO")
+    ],
     "memory": [
         *WORDS,
         *(*WRITES, "--cp", "--dp", "--ep", "--explain", "--micro-batch", "--pp"),
@@ -111,13 +113,14 @@ SURFACE = {
     ],
     "verify": ["--json", "--quiet", "--replays", "--trust-code", "-q", "FILE"],
     "topology": [*WRITES, "SCENARIO"],
+    "check": ["--json", "--quiet", "--trust-code", "-q", "FILE..."],
     "models": ["--json"],
     "accelerators": ["--json"],
     "systems": ["--json"],
     "profile": [*FILES, "--budget", "--check", "--device", "--quick"],
     "profile-links": [*FILES, *RATES, "--budget", "--device", "--quick"],
     "profile-logs": [*FILES, *RATES, "--nodes", "LOG..."],
-    "schema": [],
+    "schema": ["--of"],
 }
 
 

@@ -1,15 +1,17 @@
 """The site builds with warnings as errors and needs no network; its links hold."""
 
 import itertools
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from docs.builder.hooks import MADE, complete
+from docs.builder.extension import MADE, complete
 from tests import failures
 from tests.docs.pages import DOCS, PAGES, README, ROOT, prose, read
 
@@ -21,25 +23,52 @@ FOLDERS = ("estimators", "nestsim", "planner", "scenarios", "tests", "topologies
 SOURCE = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`")
 
 
+REPOSITORY = "https://example.org/team/nestsim"
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build a copy: the site's folder is beside its settings."""
     folder = tmp_path_factory.mktemp("site")
+    for name in ("mkdocs.yml", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(DOCS, folder / "docs")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=folder,
+        env={**os.environ, "NESTSIM_REPOSITORY": REPOSITORY},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    return folder / "results" / "site"
 
 
 def test_every_page_is_on_the_site(site: Path) -> None:
     pages = {page.stem for page in DOCS.glob("*.md")}
     assert pages == {page.stem for page in site.glob("*.html")} - {"404"}
     assert not (site / "builder").exists()
+
+
+def test_every_page_has_its_place_in_the_navigation() -> None:
+    # Zensical warns of links that lead nowhere, not of pages.
+    _, _, navigation = read(ROOT / "mkdocs.yml").partition("\nnav:\n")
+    listed = re.findall(r": (\S+\.md)$", navigation, re.MULTILINE)
+    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md"))
+
+
+def test_every_page_says_where_to_edit_it_and_where_to_report(site: Path) -> None:
+    for page in DOCS.glob("*.md"):
+        text = (site / page.with_suffix(".html").name).read_text(encoding="utf-8")
+        assert f'href="{REPOSITORY}/edit/main/docs/{page.name}"' in text
+        assert f'href="{REPOSITORY}/issues/new?title=Docs%3A%20' in text
+
+
+def test_the_index_of_the_search_has_every_page(site: Path) -> None:
+    index = json.loads((site / "search.json").read_text(encoding="utf-8"))
+    found = {item["location"].partition("#")[0] for item in index["items"]}
+    assert found == {page.with_suffix(".html").name for page in DOCS.glob("*.md")}
 
 
 def test_reading_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
@@ -70,7 +99,7 @@ def test_the_readme_is_short() -> None:
 
 @failures.over("page", PAGES, ids=lambda page: page.name)
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
-    # MkDocs looks after the links inside of docs; README is outside.
+    # Zensical looks after the links inside of docs; README is outside.
     for link in LINK.findall(prose(page)):
         file, _, anchor = link.partition("#")
         if link.startswith("https://"):

@@ -38,7 +38,8 @@ REPLAYED = 5
 
 def words(path: Path) -> str:
     """Return the comment at the top of a scenario as one line."""
-    head = path.read_text(encoding="utf-8").split("\nname = ")[0]
+    _, _, text = path.read_text(encoding="utf-8").partition("\n")  # behind #:schema
+    head = text.split("\nname = ")[0]
     return " ".join(head.replace("#", " ").split())
 
 

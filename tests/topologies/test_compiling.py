@@ -7,14 +7,15 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from types import GenericAlias
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pytest
 
 from planner.kernels import memory_bound, relaxed, tables
 from tests import failures
-from topologies.arrays import FloatVector, IntVector
+from topologies.arrays import Dimensions, FloatVector, IntVector
 from topologies.compiling import check_once, kernel, writing_kernel
 from topologies.machine_code import declared_types
 from topologies.notices import gathered_notices
@@ -290,3 +291,20 @@ def test_parameters_of_all_functions_have_compiled_types(module):
     assert functions
     for function in functions:
         assert declared_types(function.py_func)
+
+
+def test_arrays_have_the_same_compiled_type_however_numpy_spells_its_alias():
+    """Numpy 2.5 names the scalar in ``NDArray[..]``, 2.4 the dtype of it."""
+
+    def matrix(array):
+        return 0
+
+    types = set()
+    for spelling in (
+        np.ndarray[tuple[int, ...], np.dtype[np.int32]],
+        GenericAlias(np.ndarray, (np.int32,)),
+    ):
+        matrix.__annotations__ = {"array": Annotated[spelling, Dimensions(2)]}
+        types.add(declared_types(matrix))
+    ((compiled,),) = types
+    assert str(compiled) == "array(int32, 2d, C)"

@@ -14,6 +14,12 @@ from nestsim.features.certificate.document import (
     verification_json,
     verification_rows,
 )
+from nestsim.features.certificate.folder import (
+    FolderCheck,
+    check_folder,
+    folder_document,
+    folder_json,
+)
 from nestsim.features.certificate.job import (
     REPLAYS,
     VerifyResult,
@@ -31,9 +37,9 @@ ALL = "all"
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class VerifyReport(DocumentReport):
-    """What became of a certificate."""
+    """What became of a certificate, or of a folder of results."""
 
-    result: VerifyResult
+    result: VerifyResult | FolderCheck
     """Everything that was found."""
 
     @property
@@ -45,15 +51,18 @@ class VerifyReport(DocumentReport):
         """Return the verdict, the bound and the gap."""
         data = self.to_dict()
         names = ("certificate", "verdict", "proven", "lower_bound_s", "optimality_gap")
-        return {name: data[name] for name in names}
+        return {name: data[name] for name in ("folder", *names) if name in data}
 
     def parts(self) -> Parts:
         """Return the record and a row for each check."""
-        return Parts(
-            record=verification_json(self.result),
-            rows=verification_rows(self.result),
-            document=partial(verification_document, self.result),
-        )
+        result = self.result
+        if isinstance(result, FolderCheck):
+            record, document = folder_json(result), partial(folder_document, result)
+        else:
+            record = verification_json(result)
+            document = partial(verification_document, result)
+        rows = verification_rows(result.inspections)
+        return Parts(record=record, rows=rows, document=document)
 
 
 def verify(
@@ -63,12 +72,14 @@ def verify(
     trust_code: bool = False,
     progress: ProgressTarget = None,
 ) -> VerifyReport:
-    """Check the certificate of a search, without the search.
+    """Check the certificate of a search, without the search; or a folder of results.
+
+    Of a folder, the files are held against the hashes of its manifest.
 
     Parameters
     ----------
     certificate
-        A file that ``nestsim run --certificate FILE`` wrote.
+        A file that ``nestsim run --certificate FILE`` wrote, or a folder of results.
     replays
         Plans that the search replayed which are replayed again, and as many that bounds
         closed; None for all that the search replayed.
@@ -80,10 +91,12 @@ def verify(
     Raises
     ------
     InputError
-        If it is no certificate of this version, or made with other constants. That
-        something does not hold is a result.
+        If it is no certificate of this version, or made with other constants, or a
+        folder without a manifest. That something does not hold is a result.
     """
     path = Path(certificate)
+    if path.is_dir():
+        return VerifyReport(result=check_folder(path))
     with calling(progress) as call:
         result = verify_job(
             path, replays=replays, trust_code=trust_code, progress=call.progress
@@ -103,7 +116,7 @@ def number_of_replays(text: str) -> int | None:
 
 
 def verify_task(file: Path, replays: int | None, trust_code: bool) -> Task:
-    """Return the task of checking a certificate."""
+    """Return the task of checking a certificate, or a folder of results."""
     return Task(
         call=partial(verify, file, replays=replays, trust_code=trust_code),
         inputs=[file],

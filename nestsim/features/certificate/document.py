@@ -1,6 +1,6 @@
 """What became of a certificate: the verdict, what was checked, and what was not."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from nestsim.document.dumps import Record
 from nestsim.document.parts import (
@@ -67,11 +67,11 @@ def verification_json(result: VerifyResult) -> dict[str, object]:
     )
 
 
-def verification_rows(result: VerifyResult) -> list[dict[str, object]]:
+def verification_rows(inspections: Iterable[Inspection]) -> list[dict[str, object]]:
     """Return a row for each check."""
     return [
         {**checked._asdict(), "failures": len(checked.failures)}
-        for checked in result.inspections
+        for checked in inspections
     ]
 
 

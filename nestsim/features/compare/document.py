@@ -37,7 +37,7 @@ from nestsim.features.compare.stored import (
     NetworksRecord,
     PlannerRecord,
 )
-from nestsim.features.run.record import ThroughputRecord
+from nestsim.features.run.result_record import ThroughputRecord
 from planner.step.plan import Plan
 from topologies.units import format_duration, format_energy, format_money, format_size
 

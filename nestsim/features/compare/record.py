@@ -41,7 +41,7 @@ from nestsim.features.compare.stored import (
     PlannerRecord,
 )
 from nestsim.features.run.cost import cost_cells, cost_json
-from nestsim.features.run.record import ThroughputRecord
+from nestsim.features.run.result_record import ThroughputRecord
 from nestsim.features.sweep.scenario_task import PLAN_COLUMNS
 from nestsim.scenario.load import Scenario
 from topologies.units import format_duration

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from nestsim.document.dumps import ABSENT, Of, Record
 from nestsim.features.compare.results import BusyLink
-from nestsim.features.run.record import ThroughputRecord
+from nestsim.features.run.result_record import ThroughputRecord
 
 
 class PlannedRecord(ThroughputRecord):

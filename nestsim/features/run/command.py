@@ -68,6 +68,7 @@ from nestsim.features.run.record import (
     result_json,
     summary_csv,
     summary_rows,
+    written_plan,
 )
 from nestsim.features.run.timeline_picture import draw_timeline
 from nestsim.features.run.whatif import (
@@ -120,7 +121,7 @@ def run_writers(result: ReplayedResult, scenario_bytes: bytes) -> dict[str, Writ
     }
     if best is not None:
         writers |= {
-            "plan.json": _text(lambda: dump_json(best.priced.plan.to_json())),
+            "plan.json": _text(lambda: dump_json(written_plan(best.priced.plan))),
             "trace.json": lambda path: write_chrome_trace(
                 best.replay,
                 path,
@@ -500,6 +501,11 @@ def run_task(
         )
         for scenario, folder in zip(loaded, places, strict=True)
     ]
+
+
+def markdown(report: ScenarioReport) -> str:
+    """Return a report as Markdown, e.g. for a pull request."""
+    return report.to_markdown()
 
 
 def run_folders(scenarios: Sequence[Path], output: Path | None) -> list[Path]:

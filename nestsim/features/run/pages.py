@@ -35,11 +35,11 @@ from nestsim.evaluate.results import (
 )
 from nestsim.evaluate.verdict import Verdict
 from nestsim.features.run.document import launch_section, run_document
-from nestsim.features.run.record import (
+from nestsim.features.run.record import reported_candidate
+from nestsim.features.run.result_record import (
     CauseRecord,
     GivenRecord,
     SimplestRecord,
-    reported_candidate,
 )
 from nestsim.features.run.whatif import (
     CANDIDATES,

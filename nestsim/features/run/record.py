@@ -6,14 +6,28 @@ Times are in seconds, sizes in bytes, rates per second; a number that does not e
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from nestsim.document.dumps import Of, Record, csv_of, plain_record
+from nestsim.document.dumps import (
+    ABSENT,
+    FORMAT,
+    csv_of,
+    plain_record,
+)
 from nestsim.evaluate.results import Checked, GivenPlan
 from nestsim.evaluate.uncertainty import SHARE, need_json
 from nestsim.features.run.assumptions import assumptions_json
 from nestsim.features.run.cost import cost_cells, cost_json
+from nestsim.features.run.result_record import (
+    CauseRecord,
+    GivenRecord,
+    PlannedRunRecord,
+    PlanRecord,
+    ReplayedRunRecord,
+    ResultRecord,
+    SimplestRecord,
+)
 from nestsim.features.run.statistics import (
     bubble_fraction,
     hottest_links,
@@ -36,119 +50,6 @@ if TYPE_CHECKING:
         ReplayedResult,
     )
     from planner.step.plan import Plan
-
-
-class ThroughputRecord(Record):
-    """What a plan reaches, planned or replayed."""
-
-    iteration_time_s: float
-    """Time of an iteration [s]."""
-
-    tokens_per_s: Annotated[float, Of("tokens_per_second")]
-    """Throughput [token/s]."""
-
-    tokens_per_s_per_device: Annotated[float, Of("tokens_per_second_per_device")]
-    """Throughput over all devices of the cluster, idle ones included [token/s]."""
-
-    tflops_per_device: float
-    """Model FLOPs per second and device [TFLOP/s]."""
-
-    mfu: float | None
-    """Share of the devices' peak rate that the model's FLOPs need."""
-
-    mfu_causal: float | None
-    """The same share without what a causal mask hides."""
-
-    peak_memory_bytes: float
-    """Most that a device holds [byte]."""
-
-
-class CauseRecord(Record):
-    """Something that the step waits for, and the single change that helps most."""
-
-    cause: str
-    """What it waits for."""
-
-    seconds: float
-    """How long, of the replayed iteration [s]."""
-
-    share: float
-    """The same as a share of the iteration."""
-
-    change: Annotated[str | None, Of("what_if.change")]
-    """The change; null where none is known that gains anything."""
-
-    settings: Annotated[Mapping[str, object], Of("what_if.settings", {})]
-    """Dotted paths in the scenario and their new values; empty for other hardware."""
-
-    iteration_time_s: Annotated[float | None, Of("what_if.iteration_time")]
-    """Replayed iteration time with the change; null if it does not fit [s]."""
-
-    gain: Annotated[float | None, Of("what_if.gain")]
-    """Share of the iteration that the change saves; null if it does not fit."""
-
-    fits: Annotated[bool, Of("what_if.fits", True)]
-    """Whether there is memory for the change; true without one."""
-
-    below_model_error: Annotated[bool, Of("what_if.below_model_error", False)]
-    """Whether the gain is less than predictions of gains err."""
-
-
-class GivenRecord(Record):
-    """The scenario's own plan beside the one that was found."""
-
-    plan: Mapping[str, object]
-    """The plan, as ``plan`` of the reported one."""
-
-    planned_iteration_time_s: float
-    """Planned iteration time [s]."""
-
-    iteration_time_s: float
-    """Replayed iteration time [s]."""
-
-    peak_memory_bytes: float
-    """Most that a device holds in the replay [byte]."""
-
-    verdict: str
-    """What the replay says of it."""
-
-    ratio: float
-    """Its replayed iteration time over that of the reported plan."""
-
-    longer_s: Mapping[str, float]
-    """How much longer it takes by cause of the step, the largest differences first
-    [s]."""
-
-
-class SimplestRecord(Record):
-    """The simplest plan that is nearly as fast as the reported one."""
-
-    plan: Mapping[str, object]
-    """The plan, as ``plan`` of the reported one."""
-
-    iteration_time_s: float
-    """Replayed iteration time [s]."""
-
-    peak_memory_bytes: float
-    """Most that a device holds [byte]."""
-
-    slower_by: float
-    """How much longer than the reported plan it takes, relative."""
-
-    within: float
-    """How much longer it may take, relative."""
-
-    below_model_error: bool
-    """Whether that is less than the model errs; false where that is not known."""
-
-    is_reported: bool
-    """Whether it is the reported plan itself."""
-
-    spared: tuple[str, ...]
-    """What the reported plan has and it has not."""
-
-    added: tuple[str, ...]
-    """What it has and the reported plan has not."""
 
 
 def reported_candidate(result: "ReplayedResult") -> "Candidate | None":
@@ -196,13 +97,14 @@ def result_json(result: "ReplayedResult") -> dict[str, object]:
     """
     best = reported_candidate(result)
     report: dict[str, object] = {
+        "format": FORMAT,
         "scenario": result.scenario_name,
         "verdict": best.verdict.kind if best else result.no_plan,
         "reason": best.verdict.reason if best else result.shortfall,
         "broken_rules": broken_rules_json(best) if best else [],
         "confirmed": result.chosen is not None,
         "planner_rank": best.rank if best else None,
-        "plan": best.priced.plan.to_json() if best else None,
+        "plan": written_plan(best.priced.plan) if best else None,
         "planned": planned_json(best) if best else None,
         "simulated": simulated_json(best, result.network) if best else None,
         "gap": gap_json(best) if best else None,
@@ -223,9 +125,13 @@ def result_json(result: "ReplayedResult") -> dict[str, object]:
         **(priced_json(result, best) if best else {}),
     }
     if result.kind == "simulate":
-        for name in _OF_A_SEARCH:
-            del report[name]
-    return plain_record(report)
+        report |= dict.fromkeys(_OF_A_SEARCH, ABSENT)
+    return ResultRecord.dump(**report)
+
+
+def written_plan(plan: "Plan") -> dict[str, object]:
+    """Return a plan as ``plan.json`` has it."""
+    return PlanRecord.dump(**plan.to_json())
 
 
 def candidate_rows(result: "ReplayedResult") -> list[dict[str, object]]:
@@ -339,12 +245,12 @@ def plan_json(result: "PlanResult") -> dict[str, object]:
 def planned_json(candidate: "Candidate | PlannedCandidate") -> dict[str, object]:
     """Return what the planner believes about a plan."""
     priced = candidate.priced
-    return {
-        **ThroughputRecord.dump(candidate.planned),
-        "closed_form_time_s": priced.closed_form_time,
-        "terms_s": dict(priced.terms),
-        "stages": _stage_costs(priced),
-    }
+    return PlannedRunRecord.dump(
+        candidate.planned,
+        closed_form_time_s=priced.closed_form_time,
+        terms_s=priced.terms,
+        stages=_stage_costs(priced),
+    )
 
 
 def _stage_costs(priced: PricedPlan) -> list[dict[str, object]]:
@@ -380,17 +286,17 @@ def simulated_json(candidate: "Candidate", network: Network) -> dict[str, object
     rows = stage_breakdowns(replay)
     plan = candidate.priced.plan
     causes = iteration_causes(replay, plan.schedule, plan.num_microbatches)
-    return {
-        **ThroughputRecord.dump(candidate.simulated),
-        "pipeline_time_s": replay.pipeline_time,
-        "bubble_fraction": bubble_fraction(replay),
-        "breakdown_s": {
+    return ReplayedRunRecord.dump(
+        candidate.simulated,
+        pipeline_time_s=replay.pipeline_time,
+        bubble_fraction=bubble_fraction(replay),
+        breakdown_s={
             **mean_breakdown(rows)._asdict(),
             "causes": dict(causes),
             "parts": step_causes(candidate),
             "stages": [row._asdict() for row in rows],
         },
-        "memory": [
+        memory=[
             {
                 "peak_bytes": timeline.peak,
                 "peak_time_s": timeline.peak_time,
@@ -398,12 +304,12 @@ def simulated_json(candidate: "Candidate", network: Network) -> dict[str, object
             }
             for timeline in replay.memory
         ],
-        "levels": [use._asdict() for use in level_uses(replay, network)],
-        "hottest_links": [link._asdict() for link in hottest_links(replay, network)],
-        "folding": list(replay.notes),
-        "engine": replay.engine,
-        "events": replay.num_events,
-    }
+        levels=level_uses(replay, network),
+        hottest_links=hottest_links(replay, network),
+        folding=replay.notes,
+        engine=replay.engine,
+        events=replay.num_events,
+    )
 
 
 def gap_json(candidate: "Candidate") -> dict[str, object]:

@@ -16,7 +16,7 @@ from estimators.operators import profile
 from estimators.tracing import user_module
 from nestsim.evaluate.job import plan_job, run_job, simulate_job
 from nestsim.features.run.cost import cost_cells
-from nestsim.features.run.record import ThroughputRecord
+from nestsim.features.run.result_record import ThroughputRecord
 from nestsim.features.sweep.axes import OWN_TABLES, Axis
 from nestsim.running.store import Point, PointFailedError, Row, content_key
 from nestsim.scenario.editing import Path as SettingPath

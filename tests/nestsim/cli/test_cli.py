@@ -308,11 +308,11 @@ CASES: dict[str, Case] = {
     # TOML.
     "open bracket": (
         *(MAIN, "[model]", "[model", "not TOML"),
-        ("at line 11, column 7",),
+        ("at line 12, column 7",),
     ),
     "key twice": (
         *(MAIN, BATCH, f"{BATCH}\n{BATCH}", "not TOML"),
-        ("at line 17",),
+        ("at line 18",),
     ),
 }
 
@@ -542,7 +542,7 @@ def test_an_interrupted_command_has_the_status_of_an_interrupt(
     def interrupt() -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(nestsim.scenario.table, "scenario_schema", interrupt)
+    monkeypatch.setattr(nestsim.scenario.schema, "scenario_schema", interrupt)
     assert main(["schema"]) == 130
 
 

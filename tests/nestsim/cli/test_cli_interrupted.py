@@ -294,7 +294,7 @@ def test_a_command_without_output_has_little_to_say(
         signal.raise_signal(signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(nestsim.scenario.table, "scenario_schema", terminated)
+    monkeypatch.setattr(nestsim.scenario.schema, "scenario_schema", terminated)
     assert main(["schema"]) == 143
     assert capsys.readouterr() == ("", "Terminated.\n")
     assert signal.getsignal(signal.SIGTERM) is before

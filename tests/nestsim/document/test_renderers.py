@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rich.console
 import seaborn as sns
 from matplotlib.collections import PathCollection, QuadMesh
 from rich.console import Console
@@ -33,6 +34,17 @@ def printed(document: Document, **options: Any) -> str:
     text = io.StringIO()
     print_document(document, Console(file=text, highlight=False, **options))
     return text.getvalue()
+
+
+def test_a_text_is_a_text_in_a_notebook_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich would show it below the cell: reports that a cell keeps had none."""
+
+    def text() -> str:
+        return plain_text(lambda console: print_document(example.document(), console))
+
+    plain = text()
+    monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
+    assert text() == plain
 
 
 @failures.over("width", [60, 80, 100, 200])

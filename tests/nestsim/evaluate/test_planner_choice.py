@@ -13,7 +13,7 @@ from nestsim.evaluate.job import plan_job, run_job
 from nestsim.evaluate.results import FAILED
 from nestsim.features.run.record import plan_json
 from nestsim.scenario import load_scenario
-from nestsim.scenario.table import scenario_schema
+from nestsim.scenario.schema import scenario_schema
 from planner.rivals import PLANNERS
 from planner.rivals.protocol import STARTS, PlannerSettings
 from tests import failures

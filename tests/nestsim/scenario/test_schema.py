@@ -1,14 +1,19 @@
 """The JSON Schema accepts what the loader accepts, and refuses what it refuses."""
 
+import json
+import re
+import subprocess
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import tomli
 from jsonschema import Draft202012Validator
 
-from nestsim.scenario.table import scenario_schema
+from nestsim.scenario.model import ModelSetting
+from nestsim.scenario.schema import scenario_schema
 from tests import failures
 from topologies.accelerators import accelerator_names
 
@@ -44,6 +49,7 @@ def test_it_is_a_schema_of_draft_2020_12() -> None:
     Draft202012Validator.check_schema(SCHEMA)
     assert SCHEMA["$schema"] == Draft202012Validator.META_SCHEMA["$id"]
     assert SCHEMA["title"] == "nestsim scenario"
+    assert SCHEMA["$id"] == "urn:nestsim:scenario"
 
 
 @failures.over("path", SHIPPED, ids=lambda path: path.stem)
@@ -142,7 +148,7 @@ WRONG: dict[str, tuple[str, list[str | int], object]] = {
 
 
 @failures.over("case", WRONG.values(), ids=WRONG.keys())
-def test_typical_mistakes_are_not_valid(
+def test_a_typical_mistake_is_one_error_where_it_stands(
     case: tuple[str, list[str | int], object],
 ) -> None:
     name, path, value = case
@@ -151,7 +157,72 @@ def test_typical_mistakes_are_not_valid(
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    assert not accepts(document)
+    errors = list(Draft202012Validator(SCHEMA).iter_errors(document))
+    # What must not be there is an error of the table, as what must be there.
+    places = {tuple(error.absolute_path) for error in errors}
+    assert len(places) == 1, errors
+    (place,) = places
+    assert list(place[: len(path)]) == path[: len(place)]
+    assert len(place) >= len(path) - 1
+
+
+def test_no_table_may_have_one_of_several_forms_by_trial() -> None:
+    """Editors would say of each form what is wrong with it."""
+    text = json.dumps(SCHEMA)
+    assert '"oneOf"' not in text
+    assert '"discriminator"' not in text
+    choices = re.findall(r'"anyOf": \[(.{12})', text)
+    assert set(choices) == {'{"required":'}
+
+
+def test_every_form_of_a_model_is_told_from_the_others() -> None:
+    """As the loader does it, in its order."""
+    chain, names = SCHEMA["properties"]["model"], []
+    while "if" in chain:
+        names.append(chain["then"]["$ref"].rpartition("/")[2])
+        chain = chain["else"]
+    names.append(chain["$ref"].rpartition("/")[2])
+    forms = get_args(get_args(ModelSetting)[0])
+    assert sorted(names) == sorted(get_args(form)[0].__name__ for form in forms)
+
+
+def files_with_a_schema() -> Iterator[tuple[Path, str]]:
+    for path in sorted(SCENARIOS.rglob("*.toml")):
+        text = path.read_text(encoding="utf-8")
+        if {"model", "jobs"} & tomli.loads(text).keys():
+            yield path, text.split("\n")[0]
+
+
+def test_every_shipped_scenario_names_the_schema_that_lies_beside_them() -> None:
+    kept = SCENARIOS / "scenario.schema.json"
+    remade = "nestsim schema > scenarios/scenario.schema.json"
+    assert json.loads(kept.read_text(encoding="utf-8")) == SCHEMA, remade
+    lines = list(files_with_a_schema())
+    assert len(lines) > 100
+    for path, line in lines:
+        depth = len(path.relative_to(SCENARIOS).parts) - 1
+        assert line == f"#:schema {'../' * depth}{kept.name}", path
+
+
+def test_taplo_accepts_every_shipped_scenario_and_refuses_a_wrong_one(
+    tmp_path: Path,
+) -> None:
+    taplo = Path(sysconfig.get_path("scripts")) / "taplo"
+    if not taplo.exists():
+        pytest.skip("taplo, of the group dev, is not installed")
+    files = [str(path) for path, _ in files_with_a_schema()]
+    done = subprocess.run([taplo, "check", *files], check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    wrong = tmp_path / "wrong.toml"
+    text = (SCENARIOS / "llama2_7b_64_h100.toml").read_text(encoding="utf-8")
+    schema = f"#:schema {(SCENARIOS / 'scenario.schema.json').as_uri()}\n"
+    wrong.write_text(
+        schema + text.partition("\n")[2].replace('"400 Gbit/s"', "50"), encoding="utf-8"
+    )
+    done = subprocess.run([taplo, "check", wrong], check=False, capture_output=True)
+    assert done.returncode != 0
+    assert done.stderr.decode().count("error: ") == 1
+    assert '50 is not of type "string"' in done.stderr.decode()
 
 
 @failures.over(
@@ -207,5 +278,6 @@ def test_defaults_and_examples_are_valid_themselves() -> None:
 
 def test_editors_can_complete_names_from_the_library_and_the_catalogue() -> None:
     accelerator = SCHEMA["$defs"]["ClusterTable"]["properties"]["accelerator"]
-    assert accelerator["anyOf"][0]["enum"] == list(accelerator_names())
+    assert accelerator["if"] == {"type": "string"}
+    assert accelerator["then"]["enum"] == list(accelerator_names())
     assert "llama2-7b" in SCHEMA["$defs"]["LibraryModel"]["properties"]["name"]["enum"]

@@ -17,7 +17,7 @@ from nestsim.features.advise.job import (
     levers,
 )
 from nestsim.scenario.load import Scenario
-from nestsim.scenario.table import scenario_schema
+from nestsim.scenario.schema import scenario_schema
 from topologies import InputError
 
 SCRIPT = Path(__file__).parents[2] / "launch/megatron/scripts/gpt3_175b.sh"

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: what the code and the changelog say is put into the pages.
+"""An extension of Markdown: what the changelog says is put into its page.
 
 A page has a mark ``<!-- changelog -->`` where what is made stands in the site. What the
 repository has, too, is written by ``tests/docs/made.py``.
@@ -7,7 +7,9 @@ repository has, too, is written by ``tests/docs/made.py``.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+
+from markdown import Extension, Markdown
+from markdown.preprocessors import Preprocessor
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,6 +38,17 @@ def complete(markdown: str) -> str:
     return markdown
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Complete a page before it is rendered."""
-    return complete(markdown)
+class Completion(Preprocessor):  # type: ignore[misc]
+    """Completes a page before it is rendered."""
+
+    def run(self, lines: list[str]) -> list[str]:
+        """Return the lines of the page with what is made."""
+        return complete("\n".join(lines)).split("\n")
+
+
+class MadeParts(Extension):  # type: ignore[misc]
+    """Has pages completed, as ``mkdocs.yml`` names it."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - the name of Markdown's
+        """Put the completion before everything else."""
+        md.preprocessors.register(Completion(md), "made", 1000)
