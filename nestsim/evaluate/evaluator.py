@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from estimators.layers.adapters import with_adapters
+from estimators.layers.packing import drawn_attention
 from estimators.layers.work import Degrees, model_flops_per_sequence
 from estimators.software import Software
 from estimators.tracing.trace import trace_model
@@ -31,6 +32,7 @@ from nestsim.scenario.simulation import SimulationSpec
 from nestsim.simulator.frames import Frames
 from nestsim.simulator.jittered import jittered_times
 from nestsim.simulator.noise import Jitter
+from nestsim.simulator.packed import PackedWork
 from nestsim.simulator.replay import replay, replayed_time
 from nestsim.simulator.system import Replay
 from nestsim.simulator.work import PipelineWork
@@ -184,16 +186,43 @@ class Evaluator:
         return replayed_time(self.network, work, settings, cutoff=cutoff, frames=frames)
 
     def jittered_times(
-        self,
-        priced: PricedPlan,
-        jitter: Jitter,
-        runs: Sequence[int],
-        progress: Progress | None = None,
+        self, priced: PricedPlan, jitter: Jitter, runs: Sequence[int]
     ) -> FloatArray:
         """Return the replayed iteration time of a plan in each of some runs [s]."""
         work = self.lower(priced, memory=False)
-        settings = self.simulation
-        return jittered_times(self.network, work, settings, jitter, runs, progress)
+        packed = self.packed(priced) if jitter.documents else None
+        return jittered_times(self.network, work, self.simulation, jitter, runs, packed)
+
+    def packed(self, priced: PricedPlan) -> PackedWork:
+        """Return what a plan's step is with documents that are drawn.
+
+        Raises
+        ------
+        InputError
+            If sequences are whole documents.
+        """
+        graph = self.workload.graph
+        if graph.spec.documents == "whole":
+            raise InputError(
+                "draws documents, and a sequence of this model is one document",
+                where="jitter.documents",
+                got="drawn",
+                expected='"expected", or model.documents, e.g. "log-normal"',
+            )
+        spec = replace(
+            graph.spec,
+            documents="whole",
+            document_length=0,
+            document_length_sigma=0.0,
+            document_length_samples=(),
+        )
+        workload = replace(self.workload, graph=replace(graph, spec=spec))
+        whole = replace(self, workload=workload)
+        return PackedWork(
+            whole=whole.lower(whole.price(priced.plan), memory=False),
+            sequences=drawn_attention(graph),
+            per_microbatch=priced.plan.micro_batch_size,
+        )
 
     def judge(
         self, priced: PricedPlan, done: Replay, rank: int, gap: Gap | None = None

@@ -149,7 +149,7 @@ class JitterTable(Table):
     compute: ComputeNoiseTable | None = Field(
         None, examples=[{"distribution": "lognormal", "cv": 0.03, "per": "pass"}]
     )
-    """Random factors on compute times. Left out together with `links` and `slow`, a
+    """Random factors on compute times. Left out together with all else that differs, a
     lognormal one of coefficient of variation 0.02 for each device and step, as GPUs of
     one kind differ (8 % between them; Sinha et al., SC 2022)."""
 
@@ -158,6 +158,11 @@ class JitterTable(Table):
     )
     """Random extra time of every message between stages and in every phase of a
     collective that is simulated. Left out, none."""
+
+    documents: Annotated[str, NameChoice(("expected", "drawn"))] = "expected"
+    """Attention of microbatches whose sequences hold several documents
+    (`model.documents`): that of an average sequence in each of them ("expected"), or
+    that of documents drawn for each microbatch of each replica ("drawn")."""
 
     slow: Annotated[list[SlowShareTable], Field(max_length=100)] = Field(
         [], examples=[[{"fraction": 0.01, "factor": 1.1}]]
@@ -187,10 +192,17 @@ class JitterTable(Table):
             per = self.compute.per
             with located("compute"):
                 compute = self.compute.build()
-        if self.compute is None and self.links is None and not self.slow:
+        drawn = self.documents == "drawn"
+        if not (self.compute or self.links or self.slow or drawn):
             compute = USUAL.compute
         return JitterSpec(
-            jitter=Jitter(compute=compute, per=per, links=self.links, seed=self.seed),
+            jitter=Jitter(
+                compute=compute,
+                per=per,
+                links=self.links,
+                documents=drawn,
+                seed=self.seed,
+            ),
             slow=tuple(SlowShare(one.fraction, one.factor) for one in self.slow),
             runs=self.runs,
             most_replicas=self.most_replicas,

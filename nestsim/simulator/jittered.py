@@ -44,6 +44,7 @@ from nestsim.simulator.flows import SIGNAL
 from nestsim.simulator.folding import list_steps, num_posts_of_channels
 from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import COMPUTE_DRAW, LINK_DRAW, Jitter
+from nestsim.simulator.packed import PackedWork
 from nestsim.simulator.programs import StageProgram
 from nestsim.simulator.replay import (
     ReplaySettings,
@@ -64,7 +65,6 @@ from nestsim.simulator.system import (
 from nestsim.simulator.work import PipelineWork
 from planner.step.instructions import Instructions
 from planner.step.schedules import find_schedule
-from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
 
@@ -90,6 +90,13 @@ class Timing(NamedTuple):
     num_draws: IntArray
     """Draws whose mean each factor is, shape ``(K,)``."""
 
+    growth: FloatArray
+    """What each takes longer with whole documents, over its duration, shape
+    ``(T,)``."""
+
+    microbatch: IntArray
+    """Microbatch of each, any where `growth` is 0, shape ``(T,)``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JitteredModel:
@@ -105,7 +112,14 @@ class JitteredModel:
     """Ranks ``t`` of each actor."""
 
     timing: Timing
-    """How the steps of all actors vary, one after another."""
+    """How the steps of all actors vary, one after another; microbatches are numbered
+    replica by replica."""
+
+    packed: PackedWork | None
+    """What drawn documents make of the step; None where none are drawn."""
+
+    grid: tuple[int, int]
+    """Replicas ``d``, and microbatches of each."""
 
     owners: IntArray
     """Who draws the factors, shape ``(A,)``."""
@@ -124,7 +138,11 @@ class JitteredModel:
 
     @classmethod
     def of(
-        cls, network: Network, work: PipelineWork, jitter: Jitter
+        cls,
+        network: Network,
+        work: PipelineWork,
+        jitter: Jitter,
+        packed: PackedWork | None = None,
     ) -> "JitteredModel":
         """Build the model of a training step.
 
@@ -134,14 +152,22 @@ class JitteredModel:
             If the schedule does not exist or does not work with these sizes.
         """
         plain = build_model(network, work)
-        timings = timings_of(plain, work, jitter.per)
+        timings = timings_of(plain, work, jitter.per, packed)
         of_actor = plain.system.program.tolist()
         model = _with_own_programs(plain)
         system = model.system
         num_actors = work.devices.shape[0] * plain.num_replicas
         stage, replica = np.divmod(np.arange(num_actors), plain.num_replicas)
         timing = _joined(
-            [timings[program] for program in of_actor[:num_actors]],
+            [
+                timings[program]._replace(
+                    microbatch=timings[program].microbatch
+                    + number * work.num_microbatches
+                )
+                for program, number in zip(
+                    of_actor[:num_actors], replica.tolist(), strict=True
+                )
+            ],
             [len(plain.programs[program].steps) for program in of_actor],
         )
         by_actor = [timings[program].num_draws.sum() for program in of_actor]
@@ -153,6 +179,8 @@ class JitteredModel:
             jitter=jitter,
             num_ranks=work.devices.shape[2],
             timing=timing,
+            packed=packed,
+            grid=(plain.num_replicas, work.num_microbatches),
             owners=stage * _STAGE + replica,
             num_owned=np.array(by_actor[:num_actors], np.int64),
             channels=np.flatnonzero(crosses & (plain.flows.kind != SIGNAL)),
@@ -189,8 +217,14 @@ class JitteredModel:
         timing, compute = self.timing, self.jitter.compute
         durations = np.zeros(sum(len(steps) for steps in self.model.system.programs))
         durations[timing.step] = timing.duration
+        longest = 1.0
+        if self.packed is not None:
+            attention = self.packed.drawn(self.jitter.seed, number, *self.grid)
+            extra = timing.growth * attention.ravel()[timing.microbatch]
+            durations[timing.step] *= np.maximum(1.0 + extra, 0.0)
+            longest += float(extra.max(initial=0.0))
         if compute is None or not compute.varies:
-            return durations, 1.0
+            return durations, longest
         drawn = compute.slowest(
             uniforms(
                 self.jitter.seed, number, COMPUTE_DRAW, self.owners, self.num_owned
@@ -202,7 +236,7 @@ class JitteredModel:
             drawn = np.add.reduceat(drawn, first) / timing.num_draws
         stretch = 1.0 + (drawn[timing.factor] - 1.0) * timing.compute
         durations[timing.step] *= stretch
-        return durations, float(stretch.max(initial=1.0))
+        return durations, longest * float(stretch.max(initial=1.0))
 
     def _delays(self, number: int) -> FloatArray:
         """Return the delay of each message, channel by channel; empty if none [s]."""
@@ -236,7 +270,7 @@ def jittered_times(
     settings: ReplaySettings,
     jitter: Jitter,
     runs: Sequence[int],
-    progress: Progress | None = None,
+    packed: PackedWork | None = None,
 ) -> FloatArray:
     """Return how long a training step takes in each of some runs [s].
 
@@ -251,8 +285,8 @@ def jittered_times(
         What differs.
     runs
         Numbers of the runs, not negative. A run is the same whichever others there are.
-    progress
-        Told which run it is.
+    packed
+        What drawn documents make of the step; None where none are drawn.
 
     Raises
     ------
@@ -261,12 +295,10 @@ def jittered_times(
     """
     if not jitter.varies:
         return np.full(len(runs), replayed_time(network, work, settings))
-    model = JitteredModel.of(network, work, jitter)
+    model = JitteredModel.of(network, work, jitter, packed)
     settings = replace(settings, skipping=False)
     times = np.empty(len(runs))
     for place, number in enumerate(runs):
-        if progress is not None:
-            progress(f"run {place + 1} of {len(runs)}", place / len(runs))
         times[place] = system_time(model.run(number), settings, np.inf)
     return times
 
@@ -277,6 +309,7 @@ def jittered_replay(
     settings: ReplaySettings,
     jitter: Jitter,
     run: int,
+    packed: PackedWork | None = None,
 ) -> Replay:
     """Return everything that happens in one run of a training step.
 
@@ -287,7 +320,7 @@ def jittered_replay(
     """
     if not jitter.varies:
         return replay(network, work, settings)
-    jittered = JitteredModel.of(network, work, jitter)
+    jittered = JitteredModel.of(network, work, jitter, packed)
     model = jittered.model._replace(system=jittered.run(run))
     model = model._replace(notes=(*model.notes, *_notes(jitter, run)))
     return replay_model(
@@ -307,7 +340,9 @@ def _with_own_programs(plain: Model) -> Model:
     return plain._replace(programs=programs, system=system)
 
 
-def timings_of(model: Model, work: PipelineWork, per: str) -> list[Timing]:
+def timings_of(
+    model: Model, work: PipelineWork, per: str, packed: PackedWork | None = None
+) -> list[Timing]:
     """Return how the steps of each of the model's programs vary."""
     num_stages, num_replicas, _ = work.devices.shape
     schedule = find_schedule(work.schedule)
@@ -318,14 +353,16 @@ def timings_of(model: Model, work: PipelineWork, per: str) -> list[Timing]:
             # A communication stream.
             nothing = np.zeros(0, np.int64)
             none = np.zeros(0)
-            timings.append(Timing(nothing, none, none, nothing, nothing))
+            timings.append(Timing(nothing, none, none, nothing, nothing, none, nothing))
             continue
         stage, replica = divmod(actor, num_replicas)
-        work_of_kind = work.of_kind(int(work.kind[stage, replica]))
+        kind = int(work.kind[stage, replica])
+        work_of_kind = work.of_kind(kind)
+        packed_of_kind = packed and packed.of_kind(kind)
         instructions = schedule.instructions(
             stage, num_stages, work.num_microbatches, work.num_chunks
         )
-        passes = _passes(work_of_kind, stage, instructions)
+        passes = _passes(work_of_kind, stage, instructions, packed_of_kind)
         timings.append(_timing(program, passes, per))
     return timings
 
@@ -339,8 +376,16 @@ class _PassFacts(NamedTuple):
     num_segments: IntArray
     """Segments of its compute; 0 for each of its steps being one."""
 
+    growth: FloatArray
+    """What it takes longer with whole documents, over its duration."""
 
-def _passes(work: PipelineWork, stage: int, instructions: Instructions) -> _PassFacts:
+
+def _passes(
+    work: PipelineWork,
+    stage: int,
+    instructions: Instructions,
+    packed: PackedWork | None,
+) -> _PassFacts:
     """Return the facts of a stage's spans."""
     schedule = find_schedule(work.schedule)
     kind, _, chunk = instructions
@@ -349,13 +394,16 @@ def _passes(work: PipelineWork, stage: int, instructions: Instructions) -> _Pass
     )
     virtual = work.virtual_stages().number[stage]
     sent, segments = np.zeros(kind.size + 1), np.ones(kind.size + 1, np.int64)
+    growth = np.zeros(kind.size + 1)
     for one, part in {*zip(written.tolist(), chunk.tolist(), strict=True)}:
         alike = np.flatnonzero((written == one) & (chunk == part))
         number = int(virtual[part])
         sent[alike] = work.sent_in(one, number)
         by_step = work.layers is not None and len(work.pass_moves(one, number)) > 1
         segments[alike] = 0 if by_step else work.segments_in(one, number)
-    return _PassFacts(sent, segments)
+        if packed is not None:
+            growth[alike] = packed.growth(work, one, number)
+    return _PassFacts(sent, segments, growth)
 
 
 def _timing(program: StageProgram, passes: _PassFacts, per: str) -> Timing:
@@ -376,7 +424,8 @@ def _timing(program: StageProgram, passes: _PassFacts, per: str) -> Timing:
         share = passes.num_segments[span] * (duration / total)
         factor = np.arange(works.size)
         num_draws = np.maximum(1, np.rint(share)).astype(np.int64)
-    return Timing(works, duration, compute, factor, num_draws)
+    growth, microbatch = passes.growth[span], np.maximum(program.microbatches[span], 0)
+    return Timing(works, duration, compute, factor, num_draws, growth, microbatch)
 
 
 def _joined(timings: Sequence[Timing], lengths: Sequence[int]) -> Timing:
@@ -401,6 +450,8 @@ def _joined(timings: Sequence[Timing], lengths: Sequence[int]) -> Timing:
             [timing.factor + first_factor[k] for k, timing in enumerate(timings)]
         ),
         np.concatenate([timing.num_draws for timing in timings]),
+        np.concatenate([timing.growth for timing in timings]),
+        np.concatenate([timing.microbatch for timing in timings]),
     )
 
 
@@ -408,6 +459,8 @@ def _notes(jitter: Jitter, run: int) -> Iterator[str]:
     """Yield what was drawn, in words."""
     drawn = f"in run {run} of seed {jitter.seed}"
     compute, links = jitter.compute, jitter.links
+    if jitter.documents:
+        yield f"Attention is that of documents drawn for each microbatch {drawn}."
     if compute is not None and compute.varies:
         per_unit = "" if jitter.per == "step" else f" for each {jitter.per}"
         yield (

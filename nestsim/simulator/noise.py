@@ -341,9 +341,9 @@ class Delay(_Draws):
             )
 
 
-COMPUTE_DRAW, LINK_DRAW, SLOW_DRAW = 0, 1, 2
+COMPUTE_DRAW, LINK_DRAW, SLOW_DRAW, DOCUMENT_DRAW = 0, 1, 2, 3
 """Purposes of the counted draws of a run (`nestsim.simulator.kernels.jitter`): factors
-on compute, delays of messages, which devices are slow."""
+on compute, delays of messages, which devices are slow, sequences of documents."""
 
 
 PERIODS = ("operator", "pass", "step")
@@ -370,6 +370,10 @@ class Jitter:
     links: Delay | None = None
     """Extra time of each message; None for none."""
 
+    documents: bool = False
+    """Whether each microbatch has the attention of documents that are drawn; else all
+    have that of an average sequence."""
+
     seed: int = 0
     """Seed of all draws, below 2**63."""
 
@@ -388,4 +392,5 @@ class Jitter:
     def varies(self) -> bool:
         """Whether any run can differ from a replay without jitter."""
         stretches = self.compute is not None and self.compute.varies
-        return stretches or (self.links is not None and self.links.mean > 0.0)
+        delays = self.links is not None and self.links.mean > 0.0
+        return stretches or delays or self.documents

@@ -21,6 +21,10 @@ pipeline, whatever the replicas and the ranks of each, as long as gradients are 
 reduced beside backward passes. Pipelines have a form of their own
 (`nestsim.features.jitter.pipelines`). Delays of messages are left out.
 
+Drawn documents add to an actor's sum what the attention of each microbatch takes more
+or less than the average one (`nestsim.simulator.packed`). Stages of a replica have the
+same documents, so that in a pipeline each replica is one actor: its busiest stage.
+
 Each device is slow with a probability of its own, so that actors are independent of
 each other. One is as slow as the slowest of its ranks: by a factor ``s`` or less with
 the product of their probabilities of that. What its passes and its optimizer step then
@@ -38,6 +42,7 @@ import numpy as np
 
 from nestsim.features.jitter.order_statistics import (
     Corrected,
+    Sampled,
     Shifted,
     Sum,
     Variate,
@@ -48,6 +53,7 @@ from nestsim.features.jitter.order_statistics import (
 )
 from nestsim.scenario.jitter import JitterSpec
 from nestsim.simulator.noise import Noise
+from nestsim.simulator.packed import PackedWork
 from nestsim.simulator.work import PipelineWork
 from planner.step.instructions import BACKWARD, FIRST_FORWARD, FORWARD, WEIGHT
 from planner.step.schedules import SCHEDULES
@@ -198,6 +204,7 @@ def step_form(
     spec: JitterSpec,
     paces: Paces,
     multiple: int = 1,
+    packed: PackedWork | None = None,
 ) -> StepForm:
     """Return the distribution of a step's time, all waiting for the slowest.
 
@@ -214,6 +221,8 @@ def step_form(
     multiple
         How many times the replicas of the step there are, on as many times the devices;
         what the step takes beside its slowest actor stays the same.
+    packed
+        What drawn documents make of the step; None where none are drawn.
     """
     slow = slowness_of(work, spec, paces)
     kinds = [work.of_kind(kind) for kind in range(1 + len(work.others))]
@@ -230,11 +239,20 @@ def step_form(
     base, update = plain_time, None
     if any(time > 0.0 for pieces in updates for time, _, _ in pieces):
         of_updates = [slowness.update for slowness in slow]
-        actors = _actors(work, updates, spec, of_updates, multiple)
+        actors = _actors(work, _Computes(updates), spec, of_updates, multiple)
         update = StepForm(0.0, actors)
         base += update.mean - _longest(actors)
     of_passes = [slowness.passes for slowness in slow]
-    actors = _actors(work, passes, spec, of_passes, multiple)
+    computes = _Computes(passes)
+    if packed is not None:
+        attention = [
+            part
+            for number, stage in enumerate(kinds)
+            for part in _attention(stage, packed.of_kind(number))
+        ]
+        drawn = Sampled(packed.sequences), packed.per_microbatch
+        computes = _Computes(passes, attention, drawn)
+    actors = _actors(work, computes, spec, of_passes, multiple)
     return StepForm(base - _longest(actors), actors, update)
 
 
@@ -255,24 +273,28 @@ def _longest(actors: tuple[ActorKind, ...]) -> float:
 
 def _actors(
     work: PipelineWork,
-    computes: "list[Pieces]",
+    computes: "_Computes",
     spec: JitterSpec,
     slow: Sequence[Slowness],
     multiple: int,
 ) -> tuple[ActorKind, ...]:
     """Return the actors by what they compute between two meetings.
 
-    ``computes`` has that of every stage, for one kind of devices after the other, and
-    ``slow`` what each actor's ranks make of it, stage by stage.
+    ``slow`` is what each actor's ranks make of their compute, stage by stage.
     """
-    num_stages, _, num_ranks = work.devices.shape
+    num_stages, num_replicas, num_ranks = work.devices.shape
     numbers = work.kind * num_stages + np.arange(num_stages)[:, None]
-    firsts = [computes.index(computes[one]) for one in numbers.ravel().tolist()]
-    kinds = Counter(zip(firsts, slow, strict=True))
+    firsts = [computes.first_like(number) for number in numbers.ravel().tolist()]
+    actors = list(zip(firsts, slow, strict=True))
+    if computes.drawn is not None:
+        # One actor for each replica: the stage that computes most.
+        busiest = max(range(num_stages), key=computes.total)
+        actors = actors[busiest * num_replicas : (busiest + 1) * num_replicas]
+    kinds = Counter(actors)
     return tuple(
         ActorKind(
-            compute=sum(time * count for time, count, _ in computes[number]),
-            factor=_factor(computes[number], spec, num_ranks),
+            compute=computes.total(number),
+            factor=_factor(computes, number, spec, work.num_microbatches, num_ranks),
             count=count * multiple,
             slow=of_ranks,
         )
@@ -282,6 +304,47 @@ def _actors(
 
 Pieces = list[tuple[float, int, int]]
 """Compute of one kind [s], how often a step has it, and its segments."""
+
+
+class _Computes(NamedTuple):
+    """What every stage computes, for one kind of devices after the other."""
+
+    pieces: list[Pieces]
+    """Compute without jitter."""
+
+    attention: Sequence[float] = ()
+    """What whole documents add to each microbatch [s]; empty if none are drawn."""
+
+    drawn: tuple[Sampled, int] | None = None
+    """Attention of a drawn sequence over that, and sequences of a microbatch."""
+
+    def total(self, number: int) -> float:
+        """Return the compute of a stage in a step, without jitter [s]."""
+        return sum(time * count for time, count, _ in self.pieces[number])
+
+    def first_like(self, number: int) -> int:
+        """Return the first stage that computes the same."""
+        for first, pieces in enumerate(self.pieces):
+            alike = pieces == self.pieces[number]
+            if alike and self.attention[first:][:1] == self.attention[number:][:1]:
+                return first
+        return number
+
+
+def _attention(work: PipelineWork, packed: PackedWork) -> list[float]:
+    """Return what whole documents add to a microbatch in each stage [s]."""
+    kinds = [FORWARD, BACKWARD]
+    if SCHEDULES[work.schedule].splits_backward:
+        kinds.append(WEIGHT)
+    return [
+        sum(
+            packed.growth(work, kind, number)
+            * sum(move.duration for move in work.pass_moves(kind, number))
+            for number in numbers
+            for kind in kinds
+        )
+        for numbers in work.virtual_stages().number.tolist()
+    ]
 
 
 def _pass_compute(work: PipelineWork) -> list[Pieces]:
@@ -309,19 +372,37 @@ def _pieces(work: PipelineWork, kind: int, virtual: int, time: float) -> Pieces:
     return [(time - work.sent_in(kind, virtual), count, segments)]
 
 
-def _factor(pieces: Pieces, spec: JitterSpec, num_ranks: int) -> Sum:
+def _factor(
+    computes: _Computes,
+    number: int,
+    spec: JitterSpec,
+    num_microbatches: int,
+    num_ranks: int,
+) -> Sum:
     """Return the random compute of an actor in a step [s]."""
+    pieces = computes.pieces[number]
+    documents: list[tuple[Variate, float, int]] = []
+    if computes.drawn is not None:
+        sequences, per_microbatch = computes.drawn
+        count = num_microbatches * per_microbatch
+        weight = computes.attention[number] / per_microbatch
+        documents = [(sequences, weight, count)]
     slowest = slowest_of(spec.jitter.compute or ALWAYS, num_ranks)
     if spec.jitter.per == "step":
         worked = sum(time * count for time, count, _ in pieces)
+        if documents:
+            return weighted_sum([(slowest, worked, 1), *documents])
         return Sum(Shifted(slowest, worked, 0.0), 0.0)
     if spec.jitter.per == "pass":
         whole = Counter[float]()
         for time, count, _ in pieces:
             whole[time] += count
-        return weighted_sum([(slowest, *pieces) for pieces in whole.items()])
+        return weighted_sum(
+            [(slowest, *pieces) for pieces in whole.items()] + documents
+        )
     return weighted_sum(
         [(slowest, time / parts, count * parts) for time, count, parts in pieces]
+        + documents
     )
 
 
@@ -475,6 +556,15 @@ LEAST_ERROR = 1e-4
 """Error of a sum's distribution that is told, over the step without jitter."""
 
 
+_OF_PIPELINES = {
+    "packed": "a replica of a pipeline is as late as its busiest stage",
+    "steady": "a pipeline's step is integrated over its stages' factors at some points",
+    "changing": "moments in a pipeline are taken to be nearly normal variates",
+}
+"""What is approximated in a pipeline: with drawn documents, or by how long factors
+last."""
+
+
 def approximations(
     work: PipelineWork,
     spec: JitterSpec,
@@ -498,11 +588,8 @@ def approximations(
     lines = []
     is_pipeline, is_steady = num_stages > 1, jitter.per == "step"
     if is_pipeline:
-        lines.append(
-            "a pipeline's step is integrated over its stages' factors at some points"
-            if is_steady
-            else "moments in a pipeline are taken to be nearly normal variates"
-        )
+        way = "steady" if is_steady else "changing"
+        lines.append(_OF_PIPELINES["packed" if jitter.documents else way])
     if any(work.reduce_buckets) or any(work.gather_buckets):
         lines.append("gradients or parameters are sent beside passes")
     if jitter.links is not None and jitter.links.mean > 0.0:

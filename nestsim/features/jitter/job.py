@@ -409,7 +409,8 @@ def _scale(
         evaluator, priced = jobs.of_size(size)
         work = evaluator.lower(priced, memory=False)
         paces = paces_of(evaluator, priced)
-        form = form_of(evaluator.network, work, plain_time, spec, paces)
+        packed = evaluator.packed(priced) if spec.jitter.documents else None
+        form = form_of(evaluator.network, work, plain_time, spec, paces, packed)
         simulated = SimulatedMean.of(times[size])
         row = ScaleRow.of(size, work, plain_time, form(1), simulated)
         yield row
@@ -432,7 +433,8 @@ def _slowest(
     slowed = with_slow_devices(evaluator, spec, run)
     work = slowed.lower(slowed.price(priced.plan), memory=False)
     settings = evaluator.simulation
-    done = jittered_replay(evaluator.network, work, settings, spec.jitter, run)
+    packed = slowed.packed(priced) if spec.jitter.documents else None
+    done = jittered_replay(evaluator.network, work, settings, spec.jitter, run, packed)
     quiet = evaluator.lower(priced, memory=False)
     num_stages, num_replicas, _ = work.devices.shape
     plain = _worked(evaluator.replay(quiet, memory=False), num_stages, num_replicas)

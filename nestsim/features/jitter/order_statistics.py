@@ -166,6 +166,29 @@ class Slowest:
         return moments(self)
 
 
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """A variate of some equally probable values; it need not be above 0."""
+
+    values: FloatArray
+    """The values, rising."""
+
+    def cdf(self, x: FloatArray) -> FloatArray:
+        """Return the probability that it is at most ``x``."""
+        return np.searchsorted(self.values, x, side="right") / self.values.size
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Mean, variance, skewness and excess kurtosis."""
+        mean = float(self.values.mean())
+        second, third, fourth = (
+            float(((self.values - mean) ** power).mean()) for power in (2, 3, 4)
+        )
+        if second == 0.0:
+            return Moments(mean, 0.0, 0.0, 0.0)
+        return Moments(mean, second, third / second**1.5, fourth / second**2 - 3.0)
+
+
 def slowest_of(variate: Variate, num: float) -> Variate:
     """Return the largest of ``num`` independent variates of one kind."""
     return variate if num == 1.0 else Slowest(((variate, num),))
@@ -255,7 +278,14 @@ def weighted_sum(terms: Sequence[tuple[Variate, float, int]]) -> Sum:
     if len(kept) == 1 and kept[0][2] == 1:
         variate, weight, _ = kept[0]
         return Sum(Shifted(variate, weight, 0.0), 0.0)
-    found = [(moments(variate), weight, count) for variate, weight, count in kept]
+    found = [
+        (
+            variate.moments if isinstance(variate, Sampled) else moments(variate),
+            weight,
+            count,
+        )
+        for variate, weight, count in kept
+    ]
 
     def total(cumulant: Callable[[Moments], float], power: int) -> float:
         return math.fsum(

@@ -60,6 +60,7 @@ from nestsim.scenario.jitter import JitterSpec
 from nestsim.simulator.build import build_model
 from nestsim.simulator.jittered import timings_of
 from nestsim.simulator.kernels.jitter import latest_cumulants, latest_moments
+from nestsim.simulator.packed import PackedWork
 from nestsim.simulator.work import PipelineWork
 from topologies.arrays import FloatArray
 from topologies.network import Network
@@ -412,6 +413,7 @@ def form_of(
     plain_time: float,
     spec: JitterSpec,
     paces: Paces,
+    packed: PackedWork | None = None,
 ) -> Callable[[int], StepForm | PipelineForm]:
     """Return what has the distribution of a step for each multiple of its replicas.
 
@@ -425,7 +427,9 @@ def form_of(
         What differs from step to step.
     paces
         How slow devices are.
+    packed
+        What drawn documents make of the step; None where none are drawn.
     """
-    if len(work.devices) > 1:
+    if len(work.devices) > 1 and packed is None:
         return PipelineMoments.of(network, work, plain_time, spec, paces).form
-    return partial(step_form, work, plain_time, spec, paces)
+    return partial(step_form, work, plain_time, spec, paces, packed=packed)

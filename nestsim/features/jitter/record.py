@@ -60,6 +60,9 @@ class SettingsRecord(Record):
     links: Annotated[DelayRecord | None, Of("jitter.links")]
     """How much messages differ; None for not at all."""
 
+    documents: Annotated[bool, Of("jitter.documents")]
+    """Whether each microbatch has the attention of documents that are drawn."""
+
     slow: tuple[SlowShare, ...]
     """Shares of the fleet that are slow."""
 
@@ -362,6 +365,8 @@ def jitter_in_words(spec: JitterSpec) -> dict[str, str]:
             f"{jitter.links.distribution}, coefficient of variation "
             f"{jitter.links.cv:g}"
         )
+    if jitter.documents:
+        rows["documents"] = "drawn for each microbatch of each replica"
     if spec.slow:
         parts = [
             f"{percent(share.fraction)} of the fleet {share.factor:g} times as long"

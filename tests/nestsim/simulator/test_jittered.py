@@ -226,14 +226,6 @@ def test_runs_are_the_same_alone_and_among_others():
     assert sum("run 7 of seed 5" in note for note in whole.notes) == 2
 
 
-def test_progress_is_told_of_each_run():
-    net, work = contended_step()
-    told = []
-    jitter = Jitter(compute=Noise("gamma", 0.1))
-    jittered_times(net, work, AUTO, jitter, range(3, 5), lambda *one: told.append(one))
-    assert told == [("run 1 of 2", 0.0), ("run 2 of 2", 0.5)]
-
-
 def assert_quantiles(times, cdf, probabilities=(0.5, 0.95, 0.99)):
     """Hold order statistics to a distribution, within 4 standard errors.
 
