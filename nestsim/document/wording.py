@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from estimators.grouping import PLAIN_GROUPING, Grouping
+from nestsim.evaluate.uncertainty import SHARE, MemoryNeed
 from nestsim.simulator.system import MOST_SIMPY_EVENTS
 from planner.step.plan import Offload, Plan, Stage
 from planner.work import Spent
@@ -43,6 +44,18 @@ def signed_percent(share: float) -> str:
     if not math.isfinite(share):
         return "-"
     return f"{100 * share + 0.0:+.1f} %".replace("-0.0 %", "+0.0 %")
+
+
+def need_sentence(need: MemoryNeed | None) -> str:
+    """Say how likely there is as much memory; empty where that is not in doubt."""
+    if need is None or need.fits_in_ten == 10:
+        return ""
+    sizes = f"{format_size(need.low)} to {format_size(need.high)}"
+    of_jobs = f"{need.fits_in_ten}" if need.fits_in_ten else "less than 1"
+    return (
+        f"It needs {format_size(need.estimate)} ({sizes} in {10 * SHARE:g} of 10 jobs) "
+        f"of {format_size(need.room)}: fits in {of_jobs} of 10 jobs like this one."
+    )
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
@@ -455,3 +468,12 @@ IDEAL_WORDS = ", IDEAL SOFTWARE"
 def verdict_words(kind: str, preset: str) -> str:
     """Return a headline's word, with whose software it is where it is nobody's."""
     return VERDICT_WORDS[kind] + (IDEAL_WORDS if preset == "ideal" else "")
+
+
+def words_of_value(value: object) -> str:
+    """Write the value of a setting: ``true``, ``layernorm+moe_act``."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "+".join(map(str, value))
+    return str(value)

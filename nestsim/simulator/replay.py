@@ -41,7 +41,6 @@ from nestsim.simulator.flows import SIGNAL, Traffic
 from nestsim.simulator.folding import Folding, fold, numbered, unfolded
 from nestsim.simulator.frames import Frames
 from nestsim.simulator.programs import PASS_KINDS, StageProgram
-from nestsim.simulator.simpy_engine import end_of_run, simulate
 from nestsim.simulator.system import (
     CLOSES,
     MOST_SIMPY_EVENTS,
@@ -225,6 +224,8 @@ def run_system(system: System, settings: ReplaySettings) -> Run:
     """
     if choose_engine(system, settings) == "compiled":
         return simulate_compiled(system, skipping=settings.skipping)
+    from nestsim.simulator.simpy_engine import simulate  # many commands need no SimPy
+
     return simulate(system, skipping=settings.skipping)
 
 
@@ -247,6 +248,8 @@ def confirmed_run(system: System, settings: ReplaySettings) -> _EngineRun:
     is_long = settings.engine == "auto" and compiled.num_events > MOST_SIMPY_EVENTS
     if is_long or settings.engine == "compiled":
         return _EngineRun(compiled, "compiled")
+    from nestsim.simulator.simpy_engine import simulate
+
     run = simulate(system, skipping=settings.skipping)
     assert is_same_run(run, compiled), (
         f"SimPy's engine ends at {run.end!r} s after {run.num_events} events, "
@@ -261,8 +264,11 @@ def system_time(system: System, settings: ReplaySettings, cutoff: float) -> floa
     Bitwise that of `run_system`. With the engine ``"auto"`` it is compiled: who asks
     for the time alone, asks often.
     """
-    end = end_of_run if settings.engine == "simpy" else end_of_compiled_run
-    return end(system, skipping=settings.skipping, cutoff=cutoff)
+    if settings.engine != "simpy":
+        return end_of_compiled_run(system, skipping=settings.skipping, cutoff=cutoff)
+    from nestsim.simulator.simpy_engine import end_of_run
+
+    return end_of_run(system, skipping=settings.skipping, cutoff=cutoff)
 
 
 def choose_engine(system: System, settings: ReplaySettings) -> str:

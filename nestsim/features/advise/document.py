@@ -13,7 +13,13 @@ from nestsim.document.parts import (
     Sentences,
     Snippet,
 )
-from nestsim.document.wording import mfu_words, percent, plan_label, plural
+from nestsim.document.wording import (
+    mfu_words,
+    percent,
+    plan_label,
+    plural,
+    words_of_value,
+)
 from nestsim.features.advise.job import Advice, AdviceResult, OtherSetting
 from topologies.units import format_duration, format_size
 
@@ -180,12 +186,3 @@ def words_of(changes: Sequence[OtherSetting]) -> str:
         for change in changes
         for path, value in change.values().items()
     )
-
-
-def words_of_value(value: object) -> str:
-    """Write the value of a setting: ``true``, ``layernorm+moe_act``."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return "+".join(map(str, value))
-    return str(value)

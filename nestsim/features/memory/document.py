@@ -19,13 +19,13 @@ from nestsim.document.parts import (
 from nestsim.document.wording import (
     IDEAL_WORDS,
     layer_span,
+    need_sentence,
     percent,
     plan_label,
     plural,
     size_of_limit,
 )
 from nestsim.features.memory.job import KeptActivations, MemoryResult, StageNeeds
-from nestsim.features.run.document import need_sentence
 from planner.memory.account import MemoryLimits
 from planner.memory.changes import Change
 from planner.memory.thrift import MOST_DEVICES, ThriftyPlan

@@ -24,6 +24,7 @@ from nestsim.document.wording import (
     engine_sentence,
     gap_sentence,
     mfu_words,
+    need_sentence,
     no_plan_words,
     number,
     offload_label,
@@ -42,7 +43,7 @@ from nestsim.document.wording import (
     zero_label,
 )
 from nestsim.evaluate.results import Checked
-from nestsim.evaluate.uncertainty import SHARE, MemoryNeed, Reason
+from nestsim.evaluate.uncertainty import SHARE, Reason
 from nestsim.features.run.assumptions import assumptions_rows
 from nestsim.features.run.causes import (
     causes_table,
@@ -422,18 +423,6 @@ def unproven_words(result: "ReplayedResult", best: "Candidate") -> str:
     if not result.spent.is_stopped or not math.isfinite(gap):
         return ""
     return f", NOT PROVEN (gap {percent(gap)})"
-
-
-def need_sentence(need: MemoryNeed | None) -> str:
-    """Say how likely there is as much memory; empty where that is not in doubt."""
-    if need is None or need.fits_in_ten == 10:
-        return ""
-    sizes = f"{format_size(need.low)} to {format_size(need.high)}"
-    of_jobs = f"{need.fits_in_ten}" if need.fits_in_ten else "less than 1"
-    return (
-        f"It needs {format_size(need.estimate)} ({sizes} in {10 * SHARE:g} of 10 jobs) "
-        f"of {format_size(need.room)}: fits in {of_jobs} of 10 jobs like this one."
-    )
 
 
 def band_sentence(result: "JobResult[Any]", candidate: "Candidate") -> str:

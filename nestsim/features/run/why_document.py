@@ -9,9 +9,9 @@ from nestsim.document.wording import (
     plan_label,
     signed_percent,
     without_rounding,
+    words_of_value,
 )
 from nestsim.evaluate.results import StepCause
-from nestsim.features.advise.document import words_of_value
 from nestsim.features.run.causes import words_of_term
 from nestsim.features.run.statistics import step_causes
 from topologies.units import format_duration

@@ -605,12 +605,18 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
 DRAWING = ("matplotlib", "seaborn")
 NEEDED_LATE = ("torch", "scipy.linalg", "pandas", "pyarrow", "pint", "dask", "jinja2")
 """What the first trace, some rivals, sweeps and rare units need."""
+SEARCHED = (
+    "planner.rivals.nest",
+    "nestsim.launch.registry",
+    "nestsim.features.advise.job",
+)
+"""What searches, writes launches and tries changes."""
 
 
 @pytest.mark.parametrize(
     ("command", "heavy"),
     [
-        ("memory", (*NEEDED_LATE, *DRAWING, "numba")),
+        ("memory", (*NEEDED_LATE, *DRAWING, *SEARCHED, "numba", "simpy")),
         ("plan -q", (*NEEDED_LATE, *DRAWING)),
         ("run -q --no-figures --output out", (*NEEDED_LATE, *DRAWING)),
         ("run -q --output out", NEEDED_LATE),
