@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from tests.docs.made import markdown_table
-from tests.regret.measuring import Row, measured_seed, warm
+from tests.regret.bounds import hunt
+from tests.regret.measuring import Row, measured_seed, rows_of, warm
 from tests.regret.scenarios import MOST_DEVICES, draw
 
 NEEDS_A_LOOK = 0.01
@@ -40,21 +41,38 @@ def main() -> int:
         "--show", action="store_true", help="print the scenario of the seed, and end"
     )
     parser.add_argument(
+        "--bounds",
+        type=int,
+        default=0,
+        metavar="N",
+        help="hold the bounds of N random plans of small jobs against their replays",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the rows that DIR has"
+    )
+    parser.add_argument(
         *("--output", "-o"), type=Path, default=Path("results/regret"), metavar="DIR"
     )
     asked = parser.parse_args()
     if asked.show:
         sys.stdout.write(draw(asked.seed, most_devices=asked.most_devices).text)
         return 0
+    if asked.bounds:
+        hunted = hunt(asked.bounds, asked.seed)
+        sys.stdout.write("\n".join([*hunted.lines(), ""]))
+        return 1 if hunted.above else 0
     asked.output.mkdir(parents=True, exist_ok=True)
-    rows = []
-    with (asked.output / "regret.csv").open("w", encoding="utf-8", newline="") as file:
+    table = asked.output / "regret.csv"
+    rows = rows_of(table) if asked.resume else []
+    left = wanted(asked.seed, asked.scenarios, rows)
+    with table.open("a" if rows else "w", encoding="utf-8", newline="") as file:
         writer: csv.DictWriter[str] | None = None
-        for row in _rows(asked):
+        for row in _rows(asked, left):
             values = row.values()
             if writer is None:
                 writer = csv.DictWriter(file, list(values))
-                writer.writeheader()
+                if not rows:
+                    writer.writeheader()
             writer.writerow(values)
             file.flush()
             sys.stdout.write(f"{line(row)}\n")
@@ -68,7 +86,13 @@ def main() -> int:
     return 1 if any(row.faults for row in rows) else 0
 
 
-def _rows(asked: argparse.Namespace) -> Iterator[Row]:
+def wanted(seed: int, scenarios: int, rows: list[Row]) -> list[int]:
+    """Return the seeds that are asked for and that no row is of yet."""
+    done = {row.seed for row in rows}
+    return [number for number in range(seed, seed + scenarios) if number not in done]
+
+
+def _rows(asked: argparse.Namespace, seeds: list[int]) -> Iterator[Row]:
     """Yield what comes of each scenario, as it comes."""
     each = partial(
         measured_seed,
@@ -76,7 +100,6 @@ def _rows(asked: argparse.Namespace) -> Iterator[Row]:
         most_others=asked.others,
         seconds=asked.seconds,
     )
-    seeds = range(asked.seed, asked.seed + asked.scenarios)
     if asked.workers == 1:
         warm()
         yield from map(each, seeds)

@@ -4,6 +4,7 @@ The judge is the replay itself; the answer is the search's, with the work that i
 spend by default.
 """
 
+import csv
 import math
 import time
 from dataclasses import dataclass, fields
@@ -109,6 +110,28 @@ class Row:
         found["tightness"] = self.tightness
         found["faults"] = "; ".join(self.faults)
         return found
+
+
+def rows_of(table: Path) -> list[Row]:
+    """Read the rows that were written as their `Row.values`; none without a file."""
+    if not table.is_file():
+        return []
+    read = {
+        "int": int,
+        "float": float,
+        "str": str,
+        "bool": lambda text: text == "True",
+    }
+    types = {field.name: read[_name(field.type)] for field in fields(Row)}
+    with table.open(encoding="utf-8", newline="") as file:
+        return [
+            Row(**{name: of(row[name]) for name, of in types.items()})
+            for row in csv.DictReader(file)
+        ]
+
+
+def _name(kind: object) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 @dataclass(slots=True)

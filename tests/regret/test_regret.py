@@ -3,6 +3,7 @@
 `make regret` measures larger ones, as people have them.
 """
 
+import csv
 import math
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from planner.rivals.manual import manual_plans
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from tests import failures
-from tests.regret.__main__ import page_table
-from tests.regret.measuring import ROUNDING, Row, measure
+from tests.regret.__main__ import page_table, wanted
+from tests.regret.bounds import KINDS, Hunt, hunt
+from tests.regret.measuring import ROUNDING, Row, measure, rows_of
 from tests.regret.scenarios import PRESETS, Drawn, draw, draw_small
 from topologies.input_file import parse_toml
 
@@ -41,6 +43,40 @@ def test_other_plans_are_found_by_several_means() -> None:
     row = measure(draw_small(0), most_others=NUM_OTHERS)
     assert row.manual > 0
     assert row.others == NUM_OTHERS
+
+
+def test_a_table_that_was_begun_is_gone_on_with(tmp_path: Path) -> None:
+    empty = {field.name: 0 for field in fields(Row)}
+    texts = dict.fromkeys(("best_source", "answer_plan", "other_plan"), "")
+    texts |= {"scenario": "a, b", "preset": "ddp", "network": "", "worst_plan": ""}
+    numbers = {"answer": 0.1 + 0.2, "answer_in_full": 3.0, "best_inside": math.inf}
+    numbers |= {"best_other": 4.0, "regret": 0.0, "lower_bound": 0.3}
+    numbers |= {"cpu_seconds": 1.5, "worst_bound": 0.5}
+    rows = [
+        Row(**{**empty, **texts, **numbers, "seed": seed, "stopped": seed == 4})
+        for seed in (2, 4)
+    ]
+    table = tmp_path / "regret.csv"
+    assert rows_of(table) == []
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0].values()))
+        writer.writeheader()
+        writer.writerows(row.values() for row in rows)
+    assert rows_of(table) == rows
+    assert wanted(1, 5, rows) == [1, 3, 5]
+
+
+def test_a_hunt_counts_plans_and_shows_a_bound_that_is_too_high(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seed = 2 * len(KINDS) + list(KINDS).index("ideal")
+    assert not hunt(1, seed).above
+    monkeypatch.setattr("tests.regret.bounds.FASTER", 0.5)
+    found = Hunt()
+    found.add(seed)
+    assert found.plans["ideal"] == found.plans.total() > 0
+    assert found.above
+    assert f"--seed {seed}: ideal" in found.above[0]
 
 
 def test_a_seed_draws_the_same_scenario_again() -> None:
@@ -107,6 +143,20 @@ def test_a_stopped_search_answers_with_what_can_be_launched() -> None:
     assert found.plans
     for priced in found.plans:
         assert not broken_rules(priced.plan, rules, facts)
+
+
+@pytest.mark.slow
+def test_a_stopped_search_looks_at_other_chunks_of_its_best_plan() -> None:
+    """Bounds of many plans with chunks are below the replay of one without."""
+    text = draw(168).text.encode()
+    scenario = scenario_of(parse_toml(text), Path("scenario.toml"), text)
+    scenario = replace(scenario, search=replace(scenario.search, work_limit=28_000_000))
+    evaluator = Evaluator.on(scenario, *build_job(scenario, None))
+    found = evaluator.find("nest", scenario.planner_settings)
+    assert found.spent.is_stopped
+    # The fastest of 300 other plans; 21.0 s without a look, with twice the work.
+    assert found.replayed_times[0] < 19.73
+    assert found.plans[0].plan.virtual_pipeline_model_parallel_size == 1
 
 
 def test_the_table_of_the_page_is_written_as_it_stands_there() -> None:

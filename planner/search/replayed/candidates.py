@@ -231,6 +231,15 @@ class LaunchableCandidates:
         number = int(np.searchsorted(self.starts, index, side="right")) - 1
         return self.families[number].configuration(index - int(self.starts[number]))
 
+    def with_other_chunks(self, mine: Configuration) -> Iterator[Configuration]:
+        """Yield the configurations that differ in chunks and in pairs of passes."""
+        for family in self.families:
+            alike = (family.pp == mine.pp) & (family.dp == mine.dp)
+            for index in np.flatnonzero(alike).tolist():
+                other = family.configuration(index)
+                if other._replace(v=mine.v, pairs=mine.pairs) == mine != other:
+                    yield other
+
     def first_bounds(self, number: int) -> FloatArray:
         """Bound the configurations of a family before placements are looked at [s].
 

@@ -57,7 +57,7 @@ from planner.search.replayed.simplest import (
 )
 from planner.search.replayed.timelines import TimelineBounds
 from planner.search.replayed.trail import OpenedPlans, RelaxedBound, ReplayTime
-from planner.search.space import Configuration, SearchSpec
+from planner.search.space import Configuration, SearchSpec, configuration_of
 from planner.search.thriftiest import fullest_stage, memory_sentence, sizes_label
 from planner.step.execution import Workload
 from planner.step.plan import Plan
@@ -73,6 +73,13 @@ from topologies.units import format_size
 
 STEPS_PER_REPORT = 64
 """Steps between two reports of progress."""
+
+LOOKS_AROUND = 0.5
+"""Part of the limit of work after which a search that has no proof looks around its
+best plan: most have one by then, and as much is left."""
+
+LOOKED_AT = 8
+"""Plans that are replayed then of each configuration, those of the least bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,12 +336,37 @@ class _ReplayFrontier:
 
     def prove(self) -> None:
         """Go on until nothing left can be faster by more than the tolerance."""
-        steps = 0
+        steps, looked_around = 0, False
         while not self.is_proven:
             if steps % STEPS_PER_REPORT == 0:
                 self._report()
+            if not looked_around and self.candidates.work.share >= LOOKS_AROUND:
+                looked_around = True
+                self.look_around()
             self._advance()
             steps += 1
+
+    def look_around(self) -> None:
+        """Replay plans of as many stages and replicas as the best, in other chunks.
+
+        Where transfers meet, bounds of plans with chunks may all be below the replay of
+        one without, so that the queue does not come to it before a limit does. What was
+        left of the space stays as it was.
+        """
+        kept = self.best.ranked(self.ordinary, self.proposed)
+        if not kept:
+            return
+        mine = configuration_of(kept[0].priced.plan)
+        for other in self.candidates.with_other_chunks(mine):
+            listed = self.candidates.leaves(other, self._cutoff)
+            some = [leaves for leaves in listed if len(leaves.bounds)]
+            if not some:
+                continue
+            leaves = min(some, key=lambda leaves: float(leaves.bounds[0]))
+            for place in range(min(LOOKED_AT, len(leaves.bounds))):
+                self.try_plan(plan := self.candidates.plan(leaves.leaf(place)))
+                # Cut off here it would be later, when cutoffs have fallen.
+                self._times.setdefault(plan, np.inf)
 
     def try_layouts(self) -> None:
         """Look for layouts beyond the listed ones in plans that the proof spared."""

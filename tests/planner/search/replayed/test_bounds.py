@@ -53,11 +53,10 @@ def drawn(candidates, rng, count):
     return sorted(set(picked))
 
 
-def check_world(world, seed, *, configurations, plans):
-    """Hold the bounds of some plans of a job against their replays; say how many."""
+def held_bounds(world, seed, *, configurations, plans):
+    """Yield some plans of a job with their replays' times and all their bounds [s]."""
     candidates, rng = world.candidates(), random.Random(seed)
     timelines = world.timelines(candidates)
-    checked = 0
     first_bounds = every_first_bound(candidates)
     for index in drawn(candidates, rng, configurations) if len(candidates) else ():
         configuration = candidates[index]
@@ -67,20 +66,28 @@ def check_world(world, seed, *, configurations, plans):
         rates = candidates.least_rates(configuration)
         some = [(one, k) for one in leaves for k in range(len(one.bounds))]
         for one, k in rng.sample(some, min(plans, len(some))):
-            time = world.time(candidates.plan(one.leaf(k)))
-            found = {
+            bounds = {
                 "first": first,
                 "relaxed": relaxed,
                 "placed": float(one.bounds[k]),
                 "timeline": timelines.bound(one.leaf(k), rates),
             }
-            above = {
-                name: bound / time - 1.0
-                for name, bound in found.items()
-                if bound > time * FASTER + ROUNDING
-            }
-            assert not above, (seed, world.preset, one.leaf(k), above)
-            checked += 1
+            yield one.leaf(k), world.time(candidates.plan(one.leaf(k))), bounds
+
+
+def check_world(world, seed, *, configurations, plans):
+    """Hold the bounds of some plans of a job against their replays; say how many."""
+    checked = 0
+    for leaf, time, bounds in held_bounds(
+        world, seed, configurations=configurations, plans=plans
+    ):
+        above = {
+            name: bound / time - 1.0
+            for name, bound in bounds.items()
+            if bound > time * FASTER + ROUNDING
+        }
+        assert not above, (seed, world.preset, leaf, above)
+        checked += 1
     return checked
 
 

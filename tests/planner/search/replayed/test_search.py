@@ -569,3 +569,17 @@ def test_progress_says_from_the_first_replay_on_how_good_the_answer_is():
             assert all(match["best"] for match in matches[2:])
             proven += any(match["gap"] for match in matches)
     assert proven >= 3
+
+
+@failures.over("seed", SEEDS[:4])
+def test_configurations_in_other_chunks_are_all_that_there_are(seed):
+    candidates = random_world(seed).candidates()
+    every = [candidates[number] for number in range(len(candidates))]
+    for mine in every[:: max(len(every) // 20, 1)]:
+        expected = [
+            other
+            for other in every
+            if other != mine
+            and other._replace(v=0, pairs=False) == mine._replace(v=0, pairs=False)
+        ]
+        assert sorted(candidates.with_other_chunks(mine)) == sorted(expected)
