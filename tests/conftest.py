@@ -46,7 +46,6 @@ COSTLY = (
     "tests/docs/test_site.py::test_the_index",
     "tests/estimators/models/test_hub_types.py::test_all_other_types",
     "tests/estimators/tracing/test_hub_module.py::test_all_other_traced_types",
-    "tests/estimators/tracing/test_tracing.py::test_a_cached_trace_needs",
     "tests/fuzz/",
     "tests/nestsim/cli/test_cli.py::test_a_reader_that_leaves_early",
     "tests/nestsim/cli/test_cli.py::test_a_command_imports",

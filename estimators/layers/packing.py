@@ -123,7 +123,7 @@ def _lengths(
     if spec.documents == "measured":
         lengths = np.sort(np.array(spec.document_length_samples, dtype=np.float64))
         ends = np.cumsum(lengths if cut else np.ones_like(lengths))
-        return lengths[np.searchsorted(ends, uniform * ends[-1])]
+        return np.asarray(lengths[np.searchsorted(ends, uniform * ends[-1])])
     # Box and Muller's normal numbers; by length, the median is exp(sigma^2) longer.
     angle = 2.0 * math.pi * _uniforms(words, count)
     normal = np.sqrt(-2.0 * np.log(uniform)) * np.cos(angle)

@@ -95,11 +95,11 @@ def call(name: str, *arguments: Any, **options: Any) -> Any:
     if tracer is not None:
         tracer.call_function(name, inputs, results)
     if name == "topk":
-        return TopK(*results)
+        return BestEntries(*results)
     return tuple(results) if isinstance(shapes, list) else results[0]
 
 
-class TopK(NamedTuple):
+class BestEntries(NamedTuple):
     """The best entries along an axis."""
 
     values: Tensor

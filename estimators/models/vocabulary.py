@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["F", "Tensor", "nn", "torch", "torch_module"]
 
 
-class Parameter(shapes.Tensor):
+class HeldTensor(shapes.Tensor):
     """A tensor that a module holds."""
 
     __slots__ = ()
@@ -53,7 +53,7 @@ class Module:
             return self.forward(*arguments)
         return tracer.call_module(self, arguments)
 
-    def register_parameter(self, name: str, parameter: Parameter | None) -> None:
+    def register_parameter(self, name: str, parameter: HeldTensor | None) -> None:
         """Hold a parameter, or say that there is none."""
         setattr(self, name, parameter)
 
@@ -70,11 +70,11 @@ class Module:
 
     def named_parameters(
         self, prefix: str, *, recurse: bool
-    ) -> Iterator[tuple[str, Parameter]]:
+    ) -> Iterator[tuple[str, HeldTensor]]:
         """Return the parameters that this module itself holds, each with its path."""
         assert not recurse, "those of modules within are theirs"
         for name, part in vars(self).items():
-            if isinstance(part, Parameter):
+            if isinstance(part, HeldTensor):
                 yield f"{prefix}.{name}".lstrip("."), part
 
 
@@ -92,14 +92,14 @@ class ModuleList(Module):
 class Linear(Module):
     """A product with a weight."""
 
-    bias: Parameter | None
+    bias: HeldTensor | None
 
     def __init__(
         self, in_features: int, out_features: int, *, bias: bool = True
     ) -> None:
         self.in_features = in_features
-        self.weight = Parameter(shapes.Tensor((out_features, in_features)))
-        self.bias = Parameter(shapes.Tensor((out_features,))) if bias else None
+        self.weight = HeldTensor(shapes.Tensor((out_features, in_features)))
+        self.bias = HeldTensor(shapes.Tensor((out_features,))) if bias else None
 
     def forward(self, tensor: shapes.Tensor) -> Any:
         """Return the product."""
@@ -110,7 +110,7 @@ class Embedding(Module):
     """Rows of a table."""
 
     def __init__(self, rows: int, width: int) -> None:
-        self.weight = Parameter(shapes.Tensor((rows, width)))
+        self.weight = HeldTensor(shapes.Tensor((rows, width)))
 
     def forward(self, ids: shapes.Tensor) -> Any:
         """Return the rows with some numbers."""
@@ -120,8 +120,8 @@ class Embedding(Module):
 class LayerNorm(Module):
     """A norm over the last axis."""
 
-    weight: Parameter | None
-    bias: Parameter | None
+    weight: HeldTensor | None
+    bias: HeldTensor | None
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class LayerNorm(Module):
     ) -> None:
         self.eps = eps
         shape = shapes.Tensor((width,))
-        self.weight = Parameter(shape) if elementwise_affine else None
-        self.bias = Parameter(shape) if elementwise_affine and bias else None
+        self.weight = HeldTensor(shape) if elementwise_affine else None
+        self.bias = HeldTensor(shape) if elementwise_affine and bias else None
 
     def forward(self, tensor: shapes.Tensor) -> Any:
         """Return a tensor of the same shape."""
@@ -146,8 +146,8 @@ class Conv2d(Module):
 
     def __init__(self, colours: int, width: int, size: int, stride: int) -> None:
         self.stride = stride
-        self.weight = Parameter(shapes.Tensor((width, colours, size, size)))
-        self.bias = Parameter(shapes.Tensor((width,)))
+        self.weight = HeldTensor(shapes.Tensor((width, colours, size, size)))
+        self.bias = HeldTensor(shapes.Tensor((width,)))
 
     def forward(self, images: shapes.Tensor) -> Any:
         """Return an image of places."""
@@ -216,7 +216,7 @@ if not TYPE_CHECKING:
     nn = SimpleNamespace(
         Module=Module,
         ModuleList=ModuleList,
-        Parameter=Parameter,
+        Parameter=HeldTensor,
         Linear=Linear,
         Embedding=Embedding,
         LayerNorm=LayerNorm,
