@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# What nestsim needs, and what its tests need as well.
+CORE   := $(VENV)/.core
 STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 TESTS  := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
@@ -16,13 +18,17 @@ help:  ## list the targets
 
 # Installed once; again only when pyproject.toml changes. The stamp is written last,
 # so that an interrupted installation is taken up again.
-$(STAMP): pyproject.toml
+$(CORE): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(STAMP): $(CORE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
 	@touch $@
 
-demo: $(STAMP)  ## set up .venv and run the main scenario
+demo: $(CORE)  ## set up .venv and run the main scenario
 	$(BIN)/nestsim run scenarios/glm4_32b_64_h100.toml --output results/demo --force
 
 # Side by side: types take most of a minute, on one core.

@@ -27,7 +27,7 @@ from nestsim.document.folder import (
 from nestsim.registry import Command, chosen
 from nestsim.running.progress import sentences_of, shown_progress, tell
 from planner.work import Progress
-from topologies.errors import InputError, located
+from topologies.errors import InputError, import_extra, located
 from topologies.notices import gathered_notices
 
 PIPE_WIDTH = 120
@@ -368,6 +368,10 @@ def _claimed(
             where="--html",
             expected="--output FOLDER beside it",
         )
+    if given.get("html") is True:
+        from nestsim.document.drawing import PAGES
+
+        import_extra(*PAGES, where="--html")
     inputs = [file for task in tasks for file in task.inputs]
     with ExitStack() as stack:
         claimed: dict[Path, ResultsFolder] = {}

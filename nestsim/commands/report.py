@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from nestsim.document.canvas import drawn_figures
+from nestsim.document.drawing import PAGES
 from nestsim.document.dumps import dump_json, frame_of
 from nestsim.document.folder import (
     PAGE,
@@ -27,7 +28,7 @@ from nestsim.running.progress import fact_text, html_of, html_table, shown_progr
 from nestsim.scenario.errors import nearest, one_of
 from nestsim.scenario.load import Scenario
 from planner.work import Progress
-from topologies.errors import MOST, InputError
+from topologies.errors import MOST, InputError, import_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -248,6 +249,8 @@ class FolderReport(Report):
         InputError
             If the folder cannot be written into, or holds files of other origin.
         """
+        if html:
+            import_extra(*PAGES, where="html")
         place, inputs = Path(folder), [file for file in self.inputs() if file.exists()]
         names = list(self.parts().writers())
         with (

@@ -4,6 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from topologies.errors import import_extra
+
+PAGES = ("vl_convert", "html")
+"""What pages need: a package, and the extra of nestsim that brings it."""
+
 Drawing = dict[str, Any]
 """A Vega-Lite specification, or a part of one."""
 
@@ -46,9 +51,8 @@ def vega_library() -> str:
     It can interpret expressions without evaluating any text as code, so that a page can
     forbid that.
     """
-    from vl_convert import javascript_bundle
-
-    return javascript_bundle(_EXPORTS)
+    script: str = import_extra(*PAGES).javascript_bundle(_EXPORTS)
+    return script
 
 
 def drawing(

@@ -31,7 +31,7 @@ from nestsim.features.sweep.job import (
 from nestsim.features.sweep.record import sweep_facts, sweep_json
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.stress import SWEPT
-from topologies.errors import InputError, check_choice, naming
+from topologies.errors import InputError, check_choice, has_packages, naming
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,7 +74,11 @@ class SweepReport(ScenarioReport):
             files={
                 "scenario.toml": text,
                 "points.csv": partial(write_csv, outcomes),
-                "points.parquet": partial(write_parquet, outcomes),
+                **(
+                    {"points.parquet": partial(write_parquet, outcomes)}
+                    if has_packages("pyarrow")
+                    else {}
+                ),
                 "result.json": dump_json(record),
             },
             pictures={"sweep": ["sweep"], "pareto": ["pareto"]},
