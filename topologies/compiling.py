@@ -2,9 +2,9 @@
 
 A kernel is compiled once, for the types that its annotations declare, when it is first
 called; `topologies.arrays` has the aliases that say how many dimensions an array has.
-A function that other kernels of its folder call is a `subkernel`: it is compiled into
-them, and in Python it is a plain function. What many kernels read and write goes from
-one to the other in named tuples of arrays; their classes stand beside the kernels.
+A function that only other kernels of its folder call is a `subkernel`: it is compiled
+into them, and in Python it is a plain function. What many kernels read and write goes
+from one to the other in named tuples of arrays; their classes stand beside the kernels.
 
 numba is imported with the first call: commands that call no kernel do without.
 """
@@ -91,6 +91,17 @@ class Kernel:
         let_kernels_name(Kernel)
         return KernelDispatcher(self.py_func, self.options)
 
+    @cached_property
+    def subkernel(self) -> Any:
+        """What numba calls it by inside of other kernels.
+
+        Never the kernel itself: of one that was kept there is nothing to compile into
+        another, whose code would name what only this process has.
+        """
+        from topologies.machine_code import SubkernelDispatcher
+
+        return SubkernelDispatcher(self.py_func, self.options)
+
     def __call__(self, *args: Any) -> Any:
         """Call the compiled form."""
         return self.dispatcher(*args)
@@ -102,13 +113,6 @@ class Kernel:
 
 class Subkernel(Kernel):
     """A function that is compiled into those that call it."""
-
-    @cached_property
-    def dispatcher(self) -> Any:
-        """What numba calls it by."""
-        from topologies.machine_code import SubkernelDispatcher
-
-        return SubkernelDispatcher(self.py_func, self.options)
 
     def __call__(self, *args: Any) -> Any:
         """Call the function."""

@@ -98,14 +98,14 @@ class SubkernelDispatcher(KernelDispatcher):
 
 @cache
 def let_kernels_name(kind: type) -> None:
-    """Tell numba that kernels may call objects that have a ``dispatcher``.
+    """Tell numba that kernels may call objects that have a ``subkernel``.
 
     Parameters
     ----------
     kind
         Class of the objects.
     """
-    typeof_impl.register(kind)(lambda value, _: types.Dispatcher(value.dispatcher))
+    typeof_impl.register(kind)(lambda value, _: types.Dispatcher(value.subkernel))
 
 
 class _KernelCode(JITCodeLibrary):  # type: ignore[misc]  # as above

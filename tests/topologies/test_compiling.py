@@ -185,6 +185,36 @@ def test_several_processes_at_once_are_all_right(ran, tmp_path):
     assert len(list((cache / "kernels").iterdir())) == 1
 
 
+CALLED = """
+from topologies.compiling import kernel
+
+
+@kernel
+def inner(number: int) -> int:
+    total = 0
+    for step in range(number):
+        total += step * step
+    return total
+
+
+@kernel
+def outer(number: int) -> int:
+    return inner(number) + inner(2 * number)
+"""
+"""A kernel that Python and another kernel call."""
+
+
+def test_a_kernel_that_was_kept_goes_into_kernels_that_are_not(tmp_path):
+    """Else their code names what only the process has that compiled them."""
+    (tmp_path / "called.py").write_text(CALLED, encoding="utf-8")
+    shutil.copytree(ROOT / "topologies", tmp_path / "topologies")
+    results = [
+        run(f"import called; print(called.{call})", tmp_path, tmp_path / "cache")
+        for call in ("inner(4)", "outer(4)", "outer(4)")
+    ]
+    assert results == ["14\n", "154\n", "154\n"]
+
+
 def test_a_kernel_takes_what_converts_to_its_declared_types():
     doubled = doubling()
     ones = np.ones(1)
