@@ -18,7 +18,7 @@ from typing import Any
 
 FEATURES = (
     *("advise", "memory", "compare", "stress", "goodput", "jitter", "sweep", "jobs"),
-    *("collectives", "validation", "certificate", "profile"),
+    *("collectives", "validation", "certificate", "profile", "serve"),
 )
 """Folders of `nestsim.features` that have commands, in the order in which help lists
 them."""

@@ -71,10 +71,20 @@ CarriedFile = bytes | UnreadableFile
 
 _NO_NAME = "has a name that no file has"
 
-_CARRIED: ContextVar[Mapping[str, CarriedFile] | None] = ContextVar(
-    "_CARRIED", default=None
-)
-"""Files by name, on a machine that does not have them."""
+
+class _Carried(NamedTuple):
+    """Files by name, on a machine that does not have them."""
+
+    files: Mapping[str, CarriedFile]
+
+    alone: bool
+    """Whether no other file may be read."""
+
+
+_NOTHING = _Carried({}, alone=False)
+_CARRIED: ContextVar[_Carried] = ContextVar("_CARRIED", default=_NOTHING)
+
+_NOT_CARRIED = UnreadableFile("no such file", "no such file")
 
 _MOST_CARRIED = 1 << 28
 """A longer file is not carried: none that is read here is so long [byte]."""
@@ -97,19 +107,40 @@ def files_to_carry(paths: Iterable[Path]) -> dict[str, CarriedFile]:
 
 
 @contextmanager
-def carried_files(files: Mapping[str, CarriedFile]) -> Iterator[None]:
-    """Read what files held elsewhere instead of what is there under their names."""
-    token = _CARRIED.set({_real_name(name): files[name] for name in files})
+def carried_files(
+    files: Mapping[str, CarriedFile], *, alone: bool = False
+) -> Iterator[None]:
+    """Read what files held elsewhere instead of what is there under their names.
+
+    Parameters
+    ----------
+    files
+        What files hold, by name.
+    alone
+        Read no other file, and run none: who asks is not who owns this machine. A
+        block inside cannot lift it.
+    """
+    outer = _CARRIED.get()
+    inner = {_real_name(name): files[name] for name in files}
+    held = outer.files if outer.alone else {}
+    token = _CARRIED.set(_Carried({**held, **inner}, alone or outer.alone))
     try:
         yield
     finally:
         _CARRIED.reset(token)
 
 
+def is_trusted() -> bool:
+    """Return whether files of this machine may be read, and code of users run."""
+    return not _CARRIED.get().alone
+
+
 def _carried(path: Path) -> CarriedFile | None:
     """Return a file that is carried; None if it is not."""
-    files = _CARRIED.get()
-    return None if not files else files.get(_real_name(path))
+    files, alone = _CARRIED.get()
+    if not files and not alone:
+        return None
+    return files.get(_real_name(path), _NOT_CARRIED if alone else None)
 
 
 def _real_name(path: Path | str) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from estimators.tracing.graph import LayerGraph
 from topologies.errors import InputError, import_extra
-from topologies.input_file import read_file
+from topologies.input_file import is_trusted, read_file
 from topologies.notices import notices
 
 if TYPE_CHECKING:
@@ -70,6 +70,12 @@ class UserModule:
             module, or the module is no chain of blocks. The message does not name the
             setting.
         """
+        if not is_trusted():
+            raise InputError(
+                "would run a Python file, which this server does not",
+                got=self.file.name,
+                expected="another model, or nestsim serve --trust-code",
+            )
         import_extra("torch", "trace")
         source = read_file(self.file, expected=_EXPECTED, most_bytes=MAX_FILE)
         notices().remark(f"note: runs {self.file.name}, which [model] module names")

@@ -70,8 +70,9 @@ SURFACE = {
         *("--recompute", "--tp", "--zero", "SCENARIO"),
     ],
     "compare": [
-        *(*WRITES, "--base", "--equal", "--html", "--networks", "--planners"),
-        *("--restart", "--space", "--time-limit", "--workers", "SCENARIO..."),
+        *(*WRITES, "--base", "--equal", "--executor", "--html", "--networks"),
+        *("--planners", "--restart", "--scheduler", "--space", "--time-limit"),
+        *("--workers", "SCENARIO..."),
     ],
     "stress": [
         *(*WRITES, "--executor", "--html", "--keep", "--level", "--oversubscription"),
@@ -89,10 +90,18 @@ SURFACE = {
         ),
         "SCENARIO",
     ],
-    "jitter": [*WRITES, "--html", "--runs", "--seed", "--workers", "SCENARIO"],
+    "jitter": [
+        *(*WRITES, "--executor", "--html", "--runs", "--scheduler", "--seed"),
+        *("--workers", "SCENARIO"),
+    ],
     "sweep": [
         *(*WRITES, "--csv", "--executor", "--html", "--restart", "--scheduler"),
         *("--set", "--what", "--workers", "SCENARIO"),
+    ],
+    "serve": [
+        *("--certificate", "--cpu-limit", "--host", "--memory-limit"),
+        *("--most-devices", "--most-waiting", "--output", "--port", "--store"),
+        *("--token-file", "--trust-code", "--workers", "-o"),
     ],
     "jobs": [*WRITES, "--ecmp-seeds", "--html", "FILE"],
     "diff": [

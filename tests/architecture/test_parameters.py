@@ -14,7 +14,9 @@ EXCEPTIONS = {
     "nestsim/features/advise/command.py:advise_task": OPTIONS.format(9),
     "nestsim/launch/command.py:export_task": OPTIONS.format(9),
     "nestsim/launch/command.py:import_task": OPTIONS.format(9),
-    "nestsim/features/compare/command.py:compare": "The questions of Python: 9.",
+    "nestsim/features/compare/command.py:compare": "The questions of Python: 10.",
+    "nestsim/features/compare/command.py:compare_networks": "The questions: 9.",
+    "nestsim/features/serve/command.py:serve_task": OPTIONS.format(12),
     "nestsim/features/compare/command.py:compare_task": OPTIONS.format(10),
 }
 """Function -> why it has more, with the figure. A kernel would need one that was

@@ -2,18 +2,20 @@
 
 import argparse
 import csv
-import multiprocessing
 import statistics
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import partial
 from pathlib import Path
+from typing import Any
 
+from nestsim.features.sweep.command import EXECUTORS, chosen_executor
+from nestsim.features.sweep.executors.processes import Processes
+from nestsim.features.sweep.executors.protocol import Evaluate
 from tests.docs.made import markdown_table
 from tests.regret.bounds import hunt
-from tests.regret.measuring import Row, measured_seed, rows_of, warm
+from tests.regret.measuring import RegretTask, Row, rows_of
 from tests.regret.scenarios import MOST_DEVICES, draw
+from topologies.errors import InputError
 
 NEEDS_A_LOOK = 0.01
 """Regrets above this are listed."""
@@ -22,8 +24,7 @@ LONG = 60.0
 """And searches that take longer [s]."""
 
 
-def main() -> int:
-    """Measure scenarios, and return 1 if anything is as it must never be."""
+def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.regret",
         description="Search random realistic scenarios for the plan that replays "
@@ -31,7 +32,9 @@ def main() -> int:
     )
     parser.add_argument("--scenarios", type=int, default=100, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
-    parser.add_argument("--workers", type=int, default=1, metavar="N")
+    parser.add_argument("--workers", type=int, metavar="N", help="default: 1")
+    parser.add_argument("--executor", choices=EXECUTORS, default=EXECUTORS[0])
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of --executor dask")
     parser.add_argument("--others", type=int, default=300, metavar="N")
     parser.add_argument(
         "--seconds", type=float, default=40.0, help="of CPU, for the other plans"
@@ -53,7 +56,12 @@ def main() -> int:
     parser.add_argument(
         *("--output", "-o"), type=Path, default=Path("results/regret"), metavar="DIR"
     )
-    asked = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure scenarios, and return 1 if anything is as it must never be."""
+    asked = _asked()
     if asked.show:
         sys.stdout.write(draw(asked.seed, most_devices=asked.most_devices).text)
         return 0
@@ -94,20 +102,15 @@ def wanted(seed: int, scenarios: int, rows: list[Row]) -> list[int]:
 
 def _rows(asked: argparse.Namespace, seeds: list[int]) -> Iterator[Row]:
     """Yield what comes of each scenario, as it comes."""
-    each = partial(
-        measured_seed,
-        most_devices=asked.most_devices,
-        most_others=asked.others,
-        seconds=asked.seconds,
-    )
-    if asked.workers == 1:
-        warm()
-        yield from map(each, seeds)
-        return
-    spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(asked.workers, spawned, initializer=warm) as pool:
-        for done in as_completed([pool.submit(each, seed) for seed in seeds]):
-            yield done.result()
+    task = RegretTask(asked.most_devices, asked.others, asked.seconds)
+    jobs = [(seed, {"seed": seed}) for seed in seeds]
+    chosen = (asked.executor, asked.scheduler, asked.workers)
+    with chosen_executor(*chosen, quiet=False) as given:
+        executor: Any = given["executor"] or Processes(asked.workers or 1)
+        for answer in executor.answers(jobs, Evaluate(task, None)):
+            if answer.row is None:
+                raise InputError(answer.reason, where=f"seed {answer.number}")
+            yield Row(**answer.row)
 
 
 def line(row: Row) -> str:

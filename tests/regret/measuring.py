@@ -7,11 +7,14 @@ spend by default.
 import csv
 import math
 import time
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from nestsim.evaluate.evaluator import Evaluator, build_job
 from nestsim.lowering.lower import lower_plan
+from nestsim.running.store import Point, content_key
 from nestsim.scenario.load import Scenario, scenario_of
 from nestsim.simulator.replay import replay
 from planner.cost.pricing import price_plan
@@ -282,14 +285,28 @@ def _network_words(scenario: Scenario) -> str:
     return f"{kind}{f' {ratio:g}:1' if ratio else ''}{shared}"
 
 
-def measured_seed(
-    seed: int, *, most_devices: int, most_others: int, seconds: float
-) -> Row:
-    """Measure the scenario of a seed; also in a process of its own."""
-    drawn = draw(seed, most_devices=most_devices)
-    return measure(drawn, most_others=most_others, seconds=seconds)
-
-
+@cache
 def warm() -> None:
-    """Load the kernels, so that no search is charged for that."""
+    """Load the kernels once in a process, so that no search is charged for that."""
     measure(draw_small(0), most_others=10)
+
+
+@dataclass(frozen=True, slots=True)
+class RegretTask:
+    """Measures the scenario of a seed, wherever: workers need this repository."""
+
+    most_devices: int
+    most_others: int
+    seconds: float
+    """Of CPU, for the other plans [s]."""
+
+    def __call__(self, point: Point) -> dict[str, Any]:
+        """Return what came of it."""
+        warm()
+        drawn = draw(point["seed"], most_devices=self.most_devices)
+        row = measure(drawn, most_others=self.most_others, seconds=self.seconds)
+        return asdict(row)
+
+    def key(self, point: Point) -> str:
+        """Return a hash of all that the scenario and its measuring depend on."""
+        return content_key([dict(point), asdict(self)])

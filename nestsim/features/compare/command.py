@@ -59,6 +59,8 @@ from nestsim.features.compare.record import (
     search_times,
 )
 from nestsim.features.compare.results import Comparison, Equal, NetworkComparison
+from nestsim.features.sweep.command import chosen_executor  # noqa: F401 - its description names it
+from nestsim.features.sweep.executors.protocol import Executor
 from nestsim.running.store import Store, remove_store
 from nestsim.scenario.load import Scenario, load_scenario
 from topologies.errors import InputError
@@ -243,6 +245,7 @@ def compare(  # noqa: PLR0913 - one for each thing that can be asked
     time_limit: float | None = None,
     space: str = "",
     workers: int | None = 1,
+    executor: Executor | None = None,
     keep_in: str | os.PathLike[str] | None = None,
     restart: bool = False,
     progress: ProgressTarget = None,
@@ -269,6 +272,9 @@ def compare(  # noqa: PLR0913 - one for each thing that can be asked
     workers
         Processes. With more than one, searches slow each other down; None for one for
         each core.
+    executor
+        As `nestsim.sweep` takes it; a planner of your own that is a file must be there
+        on every worker, under the same path.
     keep_in
         Folder in which finished pairs are kept, so that a call that was interrupted
         goes on there; None for memory alone.
@@ -298,7 +304,12 @@ def compare(  # noqa: PLR0913 - one for each thing that can be asked
         _kept(keep_in, facts, restart=restart) as store,
     ):
         result = compare_job(
-            loaded, settings, store=store, workers=workers, progress=call.progress
+            loaded,
+            settings,
+            store=store,
+            workers=workers,
+            executor=executor,
+            progress=call.progress,
         )
     return CompareReport(scenarios=loaded, result=result, notices=tuple(call.notices))
 
@@ -310,6 +321,7 @@ def compare_networks(  # noqa: PLR0913 - one for each thing that can be asked
     planners: Sequence[str] = (),
     equal: Equal | None = None,
     workers: int | None = 1,
+    executor: Executor | None = None,
     keep_in: str | os.PathLike[str] | None = None,
     restart: bool = False,
     progress: ProgressTarget = None,
@@ -331,6 +343,8 @@ def compare_networks(  # noqa: PLR0913 - one for each thing that can be asked
         ``"ports"`` or ``"cost"``: what has to be equal for `NetworksReport.succeeded`.
     workers
         Processes; None for one for each core.
+    executor
+        As `nestsim.sweep` takes it.
     keep_in
         Folder in which finished points are kept, so that a call that was interrupted
         goes on there; None for memory alone.
@@ -360,6 +374,7 @@ def compare_networks(  # noqa: PLR0913 - one for each thing that can be asked
             equal=equal,
             store=store,
             workers=workers,
+            executor=executor,
             progress=call.progress,
         )
     notices = tuple(call.notices)
@@ -404,7 +419,7 @@ def compare_task(  # noqa: PLR0913, PLR0917 - one for each option
     space: str | None,
     networks: list[Path],
     equal: Equal | None,
-    workers: int,
+    workers: int | None,
     output: Path | None,
     json: bool,
 ) -> Task:
@@ -418,7 +433,7 @@ def compare_task(  # noqa: PLR0913, PLR0917 - one for each option
         settings = {"base": base, "time_limit": time_limit, "space": space or ""}
         task = _planners_task(loaded, planners, settings)
     folder = None if json and output is None else output or task.folder
-    return replace(task, call=partial(task.call, workers=workers), folder=folder)
+    return replace(task, call=partial(task.call, workers=workers or 1), folder=folder)
 
 
 def _planners_task(

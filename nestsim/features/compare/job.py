@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomli
@@ -22,6 +23,7 @@ from nestsim.features.compare.results import (
     PlannerEntry,
     ScenarioEntries,
 )
+from nestsim.features.sweep.executors.protocol import Executor
 from nestsim.features.sweep.runner import run_sweep
 from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.running.store import Outcome, Point, Row, Store, content_key
@@ -204,6 +206,11 @@ class CompareTask:
         """Return what is kept of a point."""
         return replayed.entry
 
+    def files(self, _: Sequence[Point]) -> tuple[Path, ...]:
+        """Return the files that points read, which travel to other machines."""
+        scenarios = self.scenarios.values()
+        return tuple(file for scenario in scenarios for file in scenario.files())
+
     def key(self, point: Point) -> str:
         """Return a hash of the planner's name and all that it is told."""
         scenario = self.scenarios[point["scenario"]]
@@ -224,6 +231,7 @@ def compared_entries(
     *,
     store: Store | None,
     workers: int | None,
+    executor: Executor | None,
     progress: Progress | None,
 ) -> dict[str, tuple[PlannerEntry, ...]]:
     """Return what each planner finds, by the label of the scenario.
@@ -234,7 +242,7 @@ def compared_entries(
         What is done with each scenario and planner.
     planners
         Names, in the order of the entries.
-    store, workers, progress
+    store, workers, executor, progress
         As `compare_job` takes them.
     """
     labels = list(task.scenarios)
@@ -250,6 +258,7 @@ def compared_entries(
         replace(task, details=details),
         store,
         workers=workers,
+        executor=executor,
         progress=listener,
     )
     entries: dict[str, list[PlannerEntry]] = {label: [] for label in labels}
@@ -374,6 +383,7 @@ def compare_job(
     *,
     store: Store | None = None,
     workers: int | None = 1,
+    executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Take every planner through every scenario.
@@ -389,6 +399,8 @@ def compare_job(
         on; None for memory alone.
     workers
         Processes; 1 for this one alone, None for one for each core.
+    executor
+        Who evaluates pairs; None for so many processes.
     progress
         Told about every step.
 
@@ -417,7 +429,12 @@ def compare_job(
         brought=settings.brought,
     )
     entries = compared_entries(
-        task, settings.planners, store=store, workers=workers, progress=progress
+        task,
+        settings.planners,
+        store=store,
+        workers=workers,
+        executor=executor,
+        progress=progress,
     )
     return Comparison(
         planners=settings.planners,

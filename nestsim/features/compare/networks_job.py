@@ -40,6 +40,7 @@ from nestsim.features.compare.results import (
 )
 from nestsim.features.run.record import optimality_gap
 from nestsim.features.run.statistics import hottest_links, iteration_causes
+from nestsim.features.sweep.executors.protocol import Executor
 from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.features.topology.document import has_ideal_trunks
 from nestsim.running.store import Store, content_key
@@ -364,6 +365,7 @@ def networks_job(  # noqa: PLR0913 - one for each thing that can be asked
     equal: Equal | None = None,
     store: Store | None = None,
     workers: int | None = 1,
+    executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> NetworkComparison:
     """Take the job of a scenario to every network.
@@ -382,6 +384,8 @@ def networks_job(  # noqa: PLR0913 - one for each thing that can be asked
         Where finished points are kept; None for memory alone.
     workers
         Processes; 1 for this one alone, None for one for each core.
+    executor
+        Who evaluates points; None for so many processes.
     progress
         Told about every step.
 
@@ -413,7 +417,12 @@ def networks_job(  # noqa: PLR0913 - one for each thing that can be asked
         time_limit=None,
     )
     entries = compared_entries(
-        task, names, store=store, workers=workers, progress=progress
+        task,
+        names,
+        store=store,
+        workers=workers,
+        executor=executor,
+        progress=progress,
     )
     return NetworkComparison(
         scenario=base.name,

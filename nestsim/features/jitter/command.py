@@ -16,6 +16,8 @@ from nestsim.document.wording import plan_label
 from nestsim.features.jitter.document import jitter_document
 from nestsim.features.jitter.job import JitterResult, jitter_job
 from nestsim.features.jitter.record import jitter_json, run_rows, scale_rows
+from nestsim.features.sweep.command import chosen_executor  # noqa: F401 - its description names it
+from nestsim.features.sweep.executors.protocol import Executor
 from topologies.errors import check_count
 
 
@@ -72,6 +74,7 @@ def jitter(
     runs: int | None = None,
     seed: int | None = None,
     workers: int | None = None,
+    executor: Executor | None = None,
     progress: ProgressTarget = None,
 ) -> JitterReport:
     """Replay steps whose operators and messages take random times.
@@ -87,6 +90,8 @@ def jitter(
         Seed of all draws; None for what the scenario says.
     workers
         Processes; None for one for each core. Results do not depend on it.
+    executor
+        As `nestsim.sweep` takes it.
     progress
         As `nestsim.plan` takes it.
 
@@ -100,4 +105,6 @@ def jitter(
     values = {"jitter.runs": ("runs", runs), "jitter.seed": ("seed", seed)}
     given = {key: value for key, value in values.items() if value[1] is not None}
     changed = with_settings(scenario_from(scenario), given)
-    return reported(JitterReport, jitter_job, changed, progress, workers=workers)
+    return reported(
+        JitterReport, jitter_job, changed, progress, workers=workers, executor=executor
+    )

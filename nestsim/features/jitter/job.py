@@ -9,6 +9,7 @@ scenario. A run's draws depend on the seed and its number alone.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -23,7 +24,8 @@ from nestsim.features.jitter.scale import (
     fewer_replicas,
     sizes_of,
 )
-from nestsim.features.sweep.executors.protocol import Shared
+from nestsim.features.sweep.executors.processes import Processes
+from nestsim.features.sweep.executors.protocol import Executor, Shared
 from nestsim.features.sweep.runner import run_sweep
 from nestsim.features.sweep.scenario_task import scenario_digest
 from nestsim.running.store import Point, Row, content_key
@@ -154,6 +156,9 @@ class JitterTask:
     sizes: "Shared[ReplicaSizes]"
     """The plan on each number of replicas."""
 
+    read: tuple[Path, ...]
+    """Files that the scenario is read from."""
+
     @classmethod
     def of(
         cls, scenario: Scenario, plan: Plan, evaluator: Evaluator | None = None
@@ -164,7 +169,7 @@ class JitterTask:
         sizes = Shared(content_key(parts), make)
         if evaluator is not None:
             sizes.put(ReplicaSizes(evaluator, plan))
-        return cls(spec=scenario.jitter, sizes=sizes)
+        return cls(spec=scenario.jitter, sizes=sizes, read=scenario.files())
 
     def __call__(self, point: Point) -> Row:
         """Return the time of each run's step [s]."""
@@ -172,6 +177,10 @@ class JitterTask:
         runs = range(point["first"], point["first"] + point["runs"])
         times = jittered_times(evaluator, priced, self.spec, runs)
         return {"step_times_s": times.tolist()}
+
+    def files(self, _: Sequence[Point]) -> tuple[Path, ...]:
+        """Return the files that points read, which travel to other machines."""
+        return self.read
 
     def key(self, point: Point) -> str:
         """Return a hash of the point, the scenario and the plan."""
@@ -273,6 +282,7 @@ def jitter_job(
     scenario: Scenario,
     *,
     workers: int | None = None,
+    executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> JitterResult:
     """Replay the scenario's plan with the draws of its table [jitter].
@@ -283,6 +293,8 @@ def jitter_job(
         The job.
     workers
         Processes; None for one for each core. Results do not depend on it.
+    executor
+        Who replays; None for so many processes.
     progress
         Told about every step.
 
@@ -310,7 +322,7 @@ def jitter_job(
     task = JitterTask.of(scenario, priced.plan, evaluator)
     jobs = task.sizes()
     sizes = sizes_of(evaluator, priced.plan)
-    times = _all_times(task, sizes, workers, progress)
+    times = _all_times(task, sizes, executor or Processes(workers), progress)
     replicas = priced.plan.parallel.data_parallel_size
     plain = {size: _plain_time(*jobs.of_size(size)) for size in sizes}
     progress_of(progress, "replay: the longest step")
@@ -356,7 +368,7 @@ def _plan_of(
 def _all_times(
     task: JitterTask,
     sizes: Sequence[int],
-    workers: int | None,
+    executor: Executor,
     progress: Progress | None,
 ) -> dict[int, FloatArray]:
     """Return the times of all runs of each number of replicas [s].
@@ -378,7 +390,7 @@ def _all_times(
         for first in range(0, spec.runs, RUNS_OF_POINT)
     ]
     swept = run_sweep(
-        points, task, workers=workers, progress=progress_of(progress, "replay")
+        points, task, executor=executor, progress=progress_of(progress, "replay")
     )
     for failed in swept.failed:
         raise InputError(

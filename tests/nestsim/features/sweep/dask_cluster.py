@@ -40,9 +40,11 @@ class DaskCluster:
     ----------
     folder
         For what they write, and where workers run: nothing of a test lies there.
+    protocol
+        ``tcp``, or ``tls`` with the certificates that the environment names.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, protocol: str = "tcp") -> None:
         self._folder = folder
         folder.mkdir()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -57,7 +59,7 @@ class DaskCluster:
                 "--dashboard-address",
                 "127.0.0.1:0",
             ),
-            *("--scheduler-file", str(file)),
+            *("--scheduler-file", str(file), "--protocol", protocol),
         )
         wait_until(lambda: file.exists() and file.read_text().rstrip().endswith("}"))
         self.address = str(json.loads(file.read_text())["address"])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,37 @@ def test_a_stress_test_goes_to_the_same_workers(
     assert main([*stress, *on(cluster), "-o", "two"]) == 0
     assert capsys.readouterr().err.count("Dask: scheduler") == 1
     assert exports(folder / "one") == exports(folder / "two")
+
+
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [("compare", ("--planners", "manual,nest")), ("jitter", ("--runs", "16"))],
+)
+def test_comparisons_and_jitter_go_to_the_same_workers(
+    command: str, more: tuple[str, ...], folder: Path, cluster: DaskCluster
+) -> None:
+    asked = (command, "job.toml", "--no-figures", "--quiet", *more)
+    assert main([*asked, "--workers", "1", "-o", "one"]) == 0
+    assert main([*asked, *on(cluster), "-o", "two"]) == 0
+    here, there = (timeless(folder / name) for name in ("one", "two"))
+    assert here == there
+
+
+def timeless(folder: Path) -> object:
+    """Return the record of a folder without times of searches."""
+
+    def without(value: Any) -> Any:
+        if isinstance(value, list):
+            return [without(inner) for inner in value]
+        if not isinstance(value, dict):
+            return value
+        return {key: without(value[key]) for key in value if "search_" not in key}
+
+    (record,) = (folder / name for name in RECORDS if (folder / name).exists())
+    return without(json.loads(record.read_text()))
+
+
+RECORDS = ("comparison.json", "jitter.json")
 
 
 def test_an_interrupted_sweep_leaves_the_cluster_to_others(

@@ -1,0 +1,1 @@
+"""A service: scenarios in, results out, over HTTP, in processes with limits."""
