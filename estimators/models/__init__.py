@@ -1,1 +1,1 @@
-"""Model library: torch modules and the specifications of known models."""
+"""Model library: modules in torch's words, and the specifications of known models."""

@@ -1,1 +1,1 @@
-"""Models traced with torch.fx on fake tensors, as graphs of operators."""
+"""Models traced on shapes, your own with torch.fx, as graphs of operators."""
