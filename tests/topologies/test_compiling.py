@@ -296,6 +296,34 @@ def test_a_kernel_that_does_not_count_references_cannot_make_arrays():
     assert done.stdout.split() == ["refused", "3.0"]
 
 
+BESIDE_OTHERS = """
+import gc
+import numba
+import numpy as np
+from topologies.arrays import FloatVector
+from topologies.compiling import kernel
+
+def make(size: int) -> FloatVector:
+    return np.sort(np.ones(size))
+
+try:
+    kernel(make)(-1)
+except ValueError as error:
+    print(gc.isenabled(), str(error).split()[0], numba.njit(make)(3).sum())
+"""
+
+
+def test_who_uses_numba_besides_kernels_compiles_the_same_functions_of_it():
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE_OTHERS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["True", "negative", "3.0"]
+
+
 def kernel_files():
     return [file for folder in FOLDERS for file in sorted((ROOT / folder).glob("*.py"))]
 
