@@ -35,20 +35,20 @@ def check_task(files: Sequence[Path], trust_code: bool) -> Task:
 
 def _name(file: Path, trust_code: bool) -> str:
     """Return the name of a scenario that is right, of one job or of several."""
-    models = _models_of_jobs(file)
-    if not models:
-        return load_scenario(file, trust_code=trust_code).name
+    models = _models(file)
     if not trust_code and any("module" in model for model in models):
         raise InputError(
-            "would run a Python file that a job names",
-            where=f"{file}: jobs",
+            "would run a Python file that the scenario names",
+            where=f"{file}: {'jobs' if len(models) > 1 else 'model.module'}",
             expected="--trust-code, if you know what the file does",
         )
-    return JobsScenario.from_file(file).name
+    if len(models) > 1:
+        return JobsScenario.from_file(file).name
+    return load_scenario(file, trust_code=trust_code).name
 
 
-def _models_of_jobs(file: Path) -> list[Mapping[str, Any]]:
-    """Return the tables [model] of a file with several jobs; none for others.
+def _models(file: Path) -> list[Mapping[str, Any]]:
+    """Return the tables [model] of a file, and behind it those of its jobs.
 
     What cannot be read is left to the reader of scenarios, who says what is wrong.
     """
@@ -60,7 +60,7 @@ def _models_of_jobs(file: Path) -> list[Mapping[str, Any]]:
     except InputError:
         return []
     jobs = document.get("jobs", [])
-    tables = [document, *jobs] if isinstance(jobs, list) and jobs else []
+    tables = [document, *jobs] if isinstance(jobs, list) else [document]
     models = [table.get("model", {}) for table in tables if isinstance(table, dict)]
     return [model for model in models if isinstance(model, dict)]
 
