@@ -303,13 +303,13 @@ import numpy as np
 from topologies.arrays import FloatVector
 from topologies.compiling import kernel
 
-def make(size: int) -> FloatVector:
+def sorted_ones(size: int) -> FloatVector:
     return np.sort(np.ones(size))
 
 try:
-    kernel(make)(-1)
+    kernel(sorted_ones)(-1)
 except ValueError as error:
-    print(gc.isenabled(), str(error).split()[0], numba.njit(make)(3).sum())
+    print(gc.isenabled(), str(error).split()[0], numba.njit(sorted_ones)(3).sum())
 """
 
 

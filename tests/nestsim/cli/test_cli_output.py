@@ -424,15 +424,15 @@ def test_results_are_the_same_with_and_without_progress(folder: Path) -> None:
     assert contents[0] == contents[1]
 
 
-TRACES, KERNELS = "traces of models", "compiled kernels"
+KERNELS = "compiled kernels"
 
 
 @pytest.mark.parametrize(
     ("command", "anew"),
     [
-        ("memory", (TRACES,)),
+        ("memory", ()),
         # Compiles half of all kernels.
-        pytest.param("simulate", (KERNELS, TRACES), marks=pytest.mark.slow),
+        pytest.param("simulate", (KERNELS,), marks=pytest.mark.slow),
     ],
 )
 def test_a_cache_that_cannot_be_written_changes_nothing_and_is_told(
