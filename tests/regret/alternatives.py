@@ -1,7 +1,8 @@
 """Other plans of a job than the search's answer, chosen by other means.
 
 Manual's, those of the search by closed form, plans one change away from the answer, and
-random ones, likelier where bounds are small. All can be launched and fit.
+random ones, likelier where bounds are small, and these with second copies of sharded
+weights, where the framework has such. All can be launched and fit.
 """
 
 import random
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.cost.pricing import price_plan
 from planner.frameworks.framework import FRAMEWORKS
 from planner.rivals.manual import manual_plans
 from planner.rivals.protocol import fits
@@ -19,8 +21,10 @@ from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.candidates import LaunchableCandidates, Leaves
 from planner.search.replayed.listing import Leaf
+from planner.search.replayed.second_copies import SecondCopies
 from planner.search.space import Configuration, SearchSpec, configuration_of
 from planner.step.execution import Workload
+from planner.step.ledger import shards_weights
 from planner.step.plan import Plan
 from planner.work import Work
 from topologies import Network
@@ -85,6 +89,7 @@ class Alternatives:
             found = next(near, None)
             some = [] if found is None else [found]
             some += self._random(rng)
+            some += [copied for one in some for copied in self._copied(one)]
             new = [one for one in some if plan_key(one.plan) not in seen]
             seen |= {plan_key(one.plan) for one in new}
             fails = 0 if new else fails + 1
@@ -179,6 +184,14 @@ class Alternatives:
         one = rng.choice(leaves)
         index = rng.choice((0, rng.randrange(len(one.bounds))))
         return [self._alternative(one, index, RANDOM)]
+
+    def _copied(self, other: Alternative) -> list[Alternative]:
+        """Return a plan with second copies of weights; bounds are not of these."""
+        if not shards_weights(other.plan.stages[0].zero_stage):
+            return []
+        priced = price_plan(self.network, self.workload, other.plan)
+        copies = SecondCopies(candidates=self.candidates).proposed(priced, np.inf)
+        return [Alternative(copy.plan, other.source, np.nan) for copy in copies]
 
     def _alternative(self, leaves: Leaves, index: int, source: str) -> Alternative:
         plan = self.candidates.plan(leaves.leaf(index))

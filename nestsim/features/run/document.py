@@ -76,7 +76,7 @@ from nestsim.features.topology.document import tiers_table
 from nestsim.lowering.notes import left_out_level_notes
 from planner.cost.objective import PricedPlan
 from planner.frameworks.framework import IDEAL_PRESET
-from planner.search.replayed.replays import OTHER_LAYOUTS
+from planner.search.replayed.replays import OTHER_COPIES, OTHER_LAYOUTS
 from planner.step.plan import Plan
 from topologies.network import Network
 from topologies.units import format_duration, format_size
@@ -97,6 +97,12 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-9
 """Gaps up to this are none."""
+
+_BEYOND = (
+    (OTHER_LAYOUTS, "layout", " of blocks"),
+    (OTHER_COPIES, "plan", " with second copies of weights"),
+)
+"""What a search tries that its proof is not about: statistic, what it counts."""
 
 _PLAN_DETAILS = ("sequence parallel", "collectives", "planner's rank")
 """What of a plan the terminal has with ``--verbose`` only."""
@@ -389,9 +395,13 @@ def proof_sentence(result: "JobResult[Any]", best: "AnyCandidate") -> str:
     gap = optimality_gap(promised_time(result, best), result.lower_bound)
     if result.objective == "planned" or not math.isfinite(gap):
         return ""
-    beyond, count = "", result.search_statistics.get(OTHER_LAYOUTS, 0)
-    if count:
-        beyond = f" Tried beyond it: {plural(count, 'layout')} of blocks."
+    counts = result.search_statistics
+    tried = [
+        plural(counts[name], word) + of
+        for name, word, of in _BEYOND
+        if counts.get(name, 0)
+    ]
+    beyond = f" Tried beyond it: {' and '.join(tried)}." if tried else ""
     if result.spent.is_stopped:
         return (
             f"Not proven: the {result.spent.stopped_by} ended the search, and another "

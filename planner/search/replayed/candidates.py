@@ -466,7 +466,9 @@ class LaunchableCandidates:
         )
 
     def has_listed_layout(self, plan: Plan) -> bool:
-        """Tell whether bounds cover the layout of a plan."""
+        """Tell whether bounds cover the layout of a plan, and who gathers weights."""
+        if any(stage.nearby_size > 1 for stage in plan.stages):
+            return False
         chunks = sorted(chunk for stage in plan.stages for chunk in stage.chunks)
         cuts = [*(first for first, _ in chunks), chunks[-1][1] + 1]
         return self.listing.has_layout(configuration_of(plan), cuts, plan.schedule)

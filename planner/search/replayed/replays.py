@@ -25,6 +25,9 @@ REPLAYED_PASSES = 15
 OTHER_LAYOUTS = "other layouts replayed"
 """Key in the statistics of replays of layouts beyond those that are listed."""
 
+OTHER_COPIES = "second copies replayed"
+"""Key in the statistics of replays of plans with second copies of weights."""
+
 SLACK = 1.25
 """Factor on the best replay up to which bounds are worked out in full: plans beyond it
 are not even alternatives."""

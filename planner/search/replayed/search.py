@@ -19,8 +19,8 @@ listed, so that there is an answer at once; then some plans of the dynamic progr
 look at: plans slower than the best of them by more than `SLACK`. So the proof is the
 same, and the answer with them is never slower than without.
 
-From plans that were replayed others are proposed whose layouts are not listed
-(`FreeLayouts`). They are no part of what is proven; the search ends when no plan of the
+From plans that were replayed others are proposed that are not listed (`FreeLayouts`,
+`SecondCopies`). They are no part of what is proven; the search ends when no plan of the
 space is faster than they are, by more than `proven_gap`.
 """
 
@@ -39,6 +39,7 @@ from planner.search.replayed.candidates import LaunchableCandidates, Leaves
 from planner.search.replayed.free_layouts import FreeLayouts
 from planner.search.replayed.proposals import ordinary_answers, proposed_plans
 from planner.search.replayed.replays import (
+    OTHER_COPIES,
     OTHER_LAYOUTS,
     SLACK,
     Alternative,
@@ -48,6 +49,7 @@ from planner.search.replayed.replays import (
     SearchProgress,
     replay_work,
 )
+from planner.search.replayed.second_copies import SecondCopies
 from planner.search.replayed.simplest import (
     MOST_LEFT,
     MOST_SIMPLER,
@@ -231,8 +233,9 @@ class _ReplayFrontier:
         self.ordinary = BestReplayed(keep=candidates.spec.keep_best)
         """What a competent user would try, replayed before all else."""
         self.free = BestReplayed(keep=candidates.spec.keep_best)
-        """Plans of layouts beyond those that are listed."""
+        """Plans beyond those that are listed."""
         self._layouts = FreeLayouts(candidates=candidates)
+        self._copies = SecondCopies(candidates=candidates)
         self.simplest = SimplestReplayed(
             workload=candidates.workload,
             rules=candidates.rules,
@@ -551,16 +554,18 @@ class _ReplayFrontier:
             return
         for other in self._layouts.proposed(priced, self._beyond_limit):
             self._try_beyond(other)
+        for other in self._copies.proposed(priced, self._beyond_limit):
+            self._try_beyond(other, OTHER_COPIES)
 
     @property
     def _beyond_limit(self) -> float:
         """Plans beyond the listed layouts must be planned to take less [s]."""
         return self._least_time / (1.0 + self.tolerance)
 
-    def _try_beyond(self, priced: PricedPlan) -> None:
-        """Replay a plan of a layout beyond those that are listed."""
+    def _try_beyond(self, priced: PricedPlan, kind: str = OTHER_LAYOUTS) -> None:
+        """Replay a plan beyond those that are listed."""
         self._count(priced.plan)
-        self.candidates.statistics[OTHER_LAYOUTS] += 1
+        self.candidates.statistics[kind] += 1
         cutoff = self._least_time
         time = self.judge(priced, cutoff)
         self._note(priced.plan, time, cutoff)

@@ -12,7 +12,7 @@ from nestsim.document.terminal import MORE, print_document
 from nestsim.evaluate.uncertainty import Band
 from nestsim.features.run.document import plan_document, run_document
 from nestsim.features.topology.document import topology_document
-from planner.search.replayed.replays import OTHER_LAYOUTS
+from planner.search.replayed.replays import OTHER_COPIES, OTHER_LAYOUTS
 from planner.work import TIME_LIMIT, WORK_LIMIT, Spent
 from tests import failures
 from tests.nestsim.features.run.examples import (
@@ -129,6 +129,15 @@ def test_layouts_beyond_what_is_proven_are_counted_beside_the_proof() -> None:
             beside = f"faster. Tried beyond it: {words} of blocks."
             assert (beside in text) == (count > 0)
             assert ("Tried beyond" in text) == (count > 0)
+
+
+def test_all_that_is_tried_beyond_the_proof_is_in_one_sentence() -> None:
+    job = replace(make_job(*FOUR_STAGES), objective="replayed")
+    counts = {OTHER_LAYOUTS: 2, OTHER_COPIES: 1}
+    result = replace(job, search_statistics={**job.search_statistics, **counts})
+    text = " ".join(shown(run_document(result)).split())
+    words = "2 layouts of blocks and 1 plan with second copies of weights."
+    assert f"Tried beyond it: {words}" in text
 
 
 def test_nothing_is_said_to_fit_only_where_that_is_proven() -> None:
