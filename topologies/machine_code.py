@@ -215,6 +215,7 @@ class _SubkernelCompiler(_KernelCompiler):
     library_class = _SubkernelCode
 
 
+@cache
 def declared_types(function: Callable[..., Any]) -> tuple[Any, ...]:
     """Return the compiled types of a function's parameters, from its annotations."""
     hints = inspect.get_annotations(function, eval_str=True)

@@ -245,10 +245,15 @@ class Evaluator:
         )
 
     def evaluate(
-        self, priced: PricedPlan, rank: int, progress: Progress | None = None
+        self,
+        priced: PricedPlan,
+        rank: int,
+        progress: Progress | None = None,
+        *,
+        confirm: bool = False,
     ) -> Candidate:
         """Replay a plan and judge it; ``rank`` is 0 for a plan that was given."""
-        done = self.replay(self.lower(priced), progress=progress)
+        done = self.replay(self.lower(priced), confirm=confirm, progress=progress)
         peak = max(timeline.peak for timeline in done.memory)
         return Candidate(
             rank=rank,
@@ -263,21 +268,25 @@ class Evaluator:
         )
 
     def explain(
-        self, candidate: Candidate, progress: Progress | None = None
+        self,
+        candidate: Candidate,
+        progress: Progress | None = None,
+        *,
+        is_confirmed: bool = False,
     ) -> Candidate:
         """Look closer at the plan that is reported: by more runs of its step.
 
-        SimPy has the last word on it (`nestsim.simulator.replay.confirmed_run`). The
-        gap is split by level of the network; where the trace shows all devices, the
-        replay records all of them.
+        SimPy has the last word on it (`nestsim.simulator.replay.confirmed_run`), unless
+        it had that already. The gap is split by level of the network; where the trace
+        shows all devices, the replay records all of them.
         """
-        work = self.lower(candidate.priced)
+        work, settings = self.lower(candidate.priced), self.simulation
         progress_of(progress, "replay: explain the reported plan")
-        every_actor = self.simulation.trace == "all"
-        done = self.replay(work, every_actor=every_actor, confirm=True)
+        every_actor, done = settings.trace == "all", candidate.replay
+        if every_actor or not is_confirmed:
+            done = self.replay(work, every_actor=every_actor, confirm=True)
         known = candidate.replay.iteration_time
         assert done.iteration_time == known, f"{done.engine}: not {known!r} s"
-        settings = self.simulation
         gap = explain_gap(self.network, candidate.priced, done, work, settings)
         verdict = self.judge(candidate.priced, done, candidate.rank, gap)
         return replace(candidate, replay=done, verdict=verdict)

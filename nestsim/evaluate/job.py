@@ -428,8 +428,8 @@ def simulate_job(
     else:
         priced = _price_file_plan(network, workload, plan, source)
     details = progress_of(progress, "replay: the plan")
-    first = evaluator.evaluate(priced, 0, details)
-    candidate = evaluator.explain(first, progress)
+    first = evaluator.evaluate(priced, 0, details, confirm=True)
+    candidate = evaluator.explain(first, progress, is_confirmed=True)
     result = job_result("simulate", scenario, evaluator, (candidate,))
     return replace(result, chosen=first_confirmed(result.candidates))
 

@@ -106,7 +106,8 @@ def measure(
     if outcome.plans:
         named_progress = progress_of(progress, f"{name}: replay")
         best = outcome.plans[0]
-        candidate = evaluator.explain(evaluator.evaluate(best, 1, named_progress))
+        first = evaluator.evaluate(best, 1, named_progress, confirm=True)
+        candidate = evaluator.explain(first, is_confirmed=True)
         made = BestPlan(
             plan=best.plan,
             planned=candidate.planned,
