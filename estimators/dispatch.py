@@ -100,7 +100,8 @@ def exchanged_load(
         return load
     copies = spec.moe_router_topk
     even, mean, busiest = (
-        1.0 - (1.0 - min(part / places, 1.0)) ** copies for part in (1.0, *load)
+        1.0 - (1.0 - min(part / places, 1.0)) ** copies
+        for part in (1.0, load.mean, load.busiest)
     )
     return ExpertLoad(mean / even, busiest / even)
 

@@ -19,8 +19,21 @@ are counted over ``n k``. Compute, what is sent and what is kept follow from the
   than experts), and divided by their sum [1]_. The figure is the mean over `NUM_DRAWS`
   draws, always the same ones. Near 1 few experts are busy; far above 1 nearly all get
   as little as each other, and the load is even again.
-* ``measured``: the copies of each expert as they were counted, in the order in
-  which ranks hold experts.
+* ``log-normal``: logarithms of experts' loads are normal with a standard deviation
+  ``s``. Of the shapes that were tried on counts of DeepSeek-V3's ranks it came nearest
+  [4]_. Their Gini coefficient is ``erf(s / 2)`` [5]_. They are drawn as often as those
+  of a power law.
+* ``measured``: the copies of each expert as they were counted, in one layer or in all.
+  Tables have one layer for all blocks of a kind: where layers were counted, it has the
+  mean of their busiest ranks, so that the sum over all blocks is that of the layers,
+  and keeps what the busiest layer's keeps. What a stage takes is off by no more than
+  its layers are from the mean (`ExpertLoad.layers`). Of what is not linear in a rank's
+  load, as what is sent of tokens that travel once (``flex``), it has that of the mean.
+
+Ranks hold experts in the order of their numbers, or placed by known loads
+(``moe_expert_placement``): the heaviest expert first, on the rank that holds least and
+has room, as DeepSeek's EPLB packs experts without copies [3]_. The rule is no optimum:
+where neighbours leave the busiest rank less, they stay together.
 
 No expert gets a token twice: what a share above ``1 / k`` would be of all copies goes
 to the others.
@@ -39,15 +52,23 @@ References
 .. [2] Megatron-LM, ``core/transformer/moe/moe_utils.py``: ``get_capacity``,
    ``apply_router_token_dropping``; ``moe_expert_capacity_factor`` and
    ``moe_pad_expert_input_to_capacity`` of ``core/transformer/transformer_config.py``.
+.. [3] DeepSeek-AI, EPLB (github.com/deepseek-ai/EPLB), d52c72d5: ``balanced_packing``.
+.. [4] DeepEP (github.com/deepseek-ai/DeepEP), pull request 393: least squared error of
+   several distributions, layers of DeepSeek-V3 on MMLU Pro.
+.. [5] ``2 N(s / sqrt 2) - 1`` with the normal distribution function ``N``: giniVarCI
+   0.0.1-3 (CRAN), ``glnorm``, after Kleiber and Kotz, "Statistical Size Distributions
+   in Economics and Actuarial Sciences", 2003.
 """
 
 import math
 from functools import lru_cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
 from estimators.layers.work import Degrees
+from estimators.models.layer_loads import LayerLoads
 from estimators.models.spec import TransformerSpec
 from topologies.arrays import FloatArray
 
@@ -65,7 +86,16 @@ class ExpertLoad(NamedTuple):
     """Mean of all ranks: 1, less what is dropped, or with what is padded."""
 
     busiest: float
-    """Rank that has most."""
+    """Rank that has most, in the mean over layers."""
+
+    layers: tuple[float, float] | None = None
+    """That rank of the layer where it has least, and of that where it has most; None
+    where layers are all alike."""
+
+    @property
+    def kept(self) -> float:
+        """What the busiest rank of any layer keeps."""
+        return self.busiest if self.layers is None else self.layers[1]
 
     @property
     def skew(self) -> float:
@@ -86,10 +116,14 @@ class _Choice(NamedTuple):
     """Number of experts."""
     copies: int
     """Experts of each token."""
-    exponent: float
-    """Exponent of a power law."""
+    shape: float
+    """Exponent of a power law, or deviation of a log-normal."""
     loads: tuple[float, ...]
     """Counted copies of each expert."""
+    layers: LayerLoads | None
+    """Those of each layer, in place of these."""
+    packed: int
+    """Ranks that experts are placed on by load; 0 if they come in their order."""
 
 
 class _Limit(NamedTuple):
@@ -126,8 +160,10 @@ def expert_load(spec: TransformerSpec, degrees: Degrees, ranks: int = 0) -> Expe
         spec.moe_routing,
         experts,
         copies,
-        spec.moe_routing_exponent,
+        spec.moe_routing_exponent or spec.moe_routing_sigma,
         spec.moe_expert_loads,
+        spec.moe_layer_loads,
+        degrees.ep if spec.moe_expert_placement == "balanced" else 0,
     )
     parts = degrees.cp * (degrees.tp if degrees.sequence_parallel else 1)
     tokens = degrees.micro_batch_size * spec.sequence_length / parts
@@ -138,6 +174,12 @@ def expert_load(spec: TransformerSpec, degrees: Degrees, ranks: int = 0) -> Expe
     split = degrees.cp * (degrees.tp // degrees.etp)
     group = degrees.ep * degrees.micro_batch_size * spec.sequence_length / split
     return _load(choice, limit, ranks, tokens, group)
+
+
+def busiest_load(spec: TransformerSpec, degrees: Degrees, *, kept: bool) -> float:
+    """Return what the busiest rank computes, or what it keeps, over an even share."""
+    load = expert_load(spec, degrees)
+    return load.kept if kept else load.busiest
 
 
 @lru_cache(maxsize=4096)
@@ -165,12 +207,53 @@ def _load(
     if choice.routing == "random":
         return _random(choice, limit, ranks, tokens, group)
     if choice.routing == "measured":
-        weights = np.array([choice.loads])
+        weights = np.array(choice.layers.tokens if choice.layers else [choice.loads])
+    elif choice.routing == "log-normal":
+        weights = np.exp(choice.shape * _normal_draws(choice.experts))
     else:
         weights = _power_law(choice, group)
     every = np.minimum(choice.experts * _shares(weights, choice.copies), limit.most)
+    if 1 < choice.packed < choice.experts:
+        every = packed_loads(every, choice.packed)
     held = every.reshape(len(every), ranks, -1).mean(axis=2)
-    return ExpertLoad(float(held.mean(axis=1).mean()), float(held.max(axis=1).mean()))
+    busiest = held.max(axis=1)
+    differ = choice.layers and busiest.min() < busiest.max()
+    layers = (float(busiest.min()), float(busiest.max())) if differ else None
+    return ExpertLoad(float(held.mean(axis=1).mean()), float(busiest.mean()), layers)
+
+
+def packed_loads(loads: FloatArray, ranks: int) -> FloatArray:
+    """Return the loads of experts in the order in which ranks hold them.
+
+    Of each draw whichever has the less busy busiest rank: the greedy rule, or the order
+    as it is, which ties go to.
+
+    Parameters
+    ----------
+    loads
+        Loads of experts, shape ``(draws, E)``.
+    ranks
+        Ranks that hold as many experts each.
+    """
+    draws, experts = loads.shape
+    room = experts // ranks
+    order = np.argsort(-loads, axis=1, kind="stable")
+    sorted_loads = np.take_along_axis(loads, order, axis=1)
+    # The heaviest come to empty ranks, one each.
+    held = sorted_loads[:, :ranks].copy()
+    count = np.ones((draws, ranks), dtype=np.int64)
+    packed = np.empty((draws, ranks, room))
+    packed[:, :, 0] = held
+    every = np.arange(draws)
+    for place in range(ranks, experts):
+        rank = np.where(count < room, held, np.inf).argmin(axis=1)
+        packed[every, rank, count[every, rank]] = sorted_loads[:, place]
+        held[every, rank] += sorted_loads[:, place]
+        count[every, rank] += 1
+    linear = loads.reshape(packed.shape)
+    better = packed.sum(axis=2).max(axis=1) < linear.sum(axis=2).max(axis=1)
+    chosen = np.where(better[:, None, None], packed, linear)
+    return np.asarray(chosen.reshape(loads.shape))
 
 
 def _power_law(choice: _Choice, group: float) -> FloatArray:
@@ -179,7 +262,7 @@ def _power_law(choice: _Choice, group: float) -> FloatArray:
     if group * choice.copies <= choice.experts:
         low, high = 0.01, 2.0
     uniform = _draws(choice.experts)
-    power = 1.0 - choice.exponent
+    power = 1.0 - choice.shape
     if abs(power) < _LOGARITHMIC:
         return np.asarray(low * (high / low) ** uniform)
     # The inverse of the distribution function.
@@ -211,6 +294,14 @@ def _draws(experts: int) -> FloatArray:
     uniform = (rank + 0.5) / NUM_DRAWS
     uniform.flags.writeable = False
     return np.asarray(uniform, dtype=np.float64)
+
+
+@lru_cache(maxsize=16)
+def _normal_draws(experts: int) -> FloatArray:
+    """Return standard normal numbers, the same always, shape ``(draws, E)``."""
+    inverse = NormalDist().inv_cdf
+    places = np.array([inverse((rank + 0.5) / NUM_DRAWS) for rank in range(NUM_DRAWS)])
+    return np.asarray(places[(_draws(experts) * NUM_DRAWS).astype(np.int64)])
 
 
 def _shares(weights: FloatArray, copies: int) -> FloatArray:

@@ -114,6 +114,7 @@ def layer_work(
         these is worked out anew.
     """
     device = _device(graph, kind, degrees, element_bytes)
+    holding = _holding(device)
     layer, shares = device.layer, device.shares
     again = runs_again(layer, keeping.recompute_modules)
     collectives = layer_collectives(
@@ -126,7 +127,7 @@ def layer_work(
     )
     if like is not None:
         repeated = zip(like.operators, again, strict=True)
-        kept_again = sum(_saved_tensors(device, keeping, "selective").values())
+        kept_again = sum(_saved_tensors(holding, keeping, "selective").values())
         return replace(
             like,
             operators=tuple(
@@ -161,11 +162,11 @@ def layer_work(
         expert_parameters=sum(n for layout, n in parameters if layout == "expert"),
         model_flops=float(degrees.micro_batch_size * flops),
         saved_bytes={
-            **_saved_bytes(device, entering, keeping),
-            "products": entering + _kept_bytes(device, needed),
+            **_saved_bytes(holding, entering, keeping),
+            "products": entering + _kept_bytes(holding, needed),
         },
         working_bytes=max(
-            (1.0 if _has_loss(layer) else 2.0) * _largest(device),
+            (1.0 if _has_loss(layer) else 2.0) * _largest(holding),
             2.0 * _gathered_keys(device),
             *(device.total(o.outputs) for o in layer.operators if _is_index(o)),
         )
@@ -184,7 +185,7 @@ def layer_work(
             for op in layer.operators
             if op.operation == "cross entropy"
         ),
-        weight_gradient_bytes=_weight_gradient_bytes(device, keeping),
+        weight_gradient_bytes=_weight_gradient_bytes(holding, keeping),
         input_bytes=entering,
     )
 
@@ -248,6 +249,16 @@ def _device(
         _sizes(layer, shares, element_bytes),
         group_copies(graph.spec, degrees),
     )
+
+
+def _holding(device: _Device) -> _Device:
+    """Return a device as it keeps tensors of the layer in which it has most."""
+    if device.spec.moe_layer_loads is None:
+        return device
+    degrees = device.degrees._replace(recompute_modules=())
+    shares = device_shares(device.spec, degrees, kept=True)
+    sizes = _sizes(device.layer, shares, device.element_bytes)
+    return device._replace(shares=shares, sizes=sizes)
 
 
 def _sizes(layer: TracedLayer, shares: Shares, element_bytes: int) -> tuple[float, ...]:
@@ -491,7 +502,7 @@ def kept_tensors(
     Their sizes add up to `layer_work`'s ``saved_bytes``, but for the copies of query
     groups that exchanging heads makes; arguments as it takes them.
     """
-    device = _device(graph, kind, degrees, element_bytes)
+    device = _holding(_device(graph, kind, degrees, element_bytes))
     layer, shares = device.layer, device.shares
     names = _tensor_names(layer)
 

@@ -1,7 +1,5 @@
 """Which part of a tensor, a parameter or a product one device has.
 
-Letters as in `estimators.layers.sharding`.
-
 References
 ----------
 .. [1] Megatron-LM, ``--make-vocab-size-divisible-by``: the vocabulary is padded to a
@@ -66,7 +64,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from estimators.layers.routing import expert_load
+from estimators.layers.routing import busiest_load
 from estimators.layers.work import CollectiveWork, Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import (
@@ -132,12 +130,14 @@ def padded_vocab_size(spec: TransformerSpec, tp: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def device_shares(spec: TransformerSpec, degrees: Degrees) -> Shares:
-    """Return what one device has under the given degrees."""
+def device_shares(
+    spec: TransformerSpec, degrees: Degrees, *, kept: bool = False
+) -> Shares:
+    """Return what one device works on, or keeps, under the given degrees."""
     tp, cp, ep, b, sp, *_ = degrees
     groups = min(tp, spec.num_query_groups)
     padded, vocab = padded_vocab_size(spec, tp), spec.vocab_size
-    load = expert_load(spec, degrees).busiest
+    load = busiest_load(spec, degrees, kept=kept)
     tensors = {
         "whole": ExactShare(b, cp),
         "sequence": ExactShare(b, cp * tp if sp else cp),

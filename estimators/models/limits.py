@@ -64,8 +64,13 @@ Sigma = Annotated[float, Ge(0), Le(10)]
 Documents = Annotated[str, NameChoice(("whole", "fixed", "log-normal", "measured"))]
 """How documents fill sequences (`estimators.layers.documents`)."""
 
-Routing = Annotated[str, NameChoice(("balanced", "random", "power-law", "measured"))]
+Routing = Annotated[
+    str, NameChoice(("balanced", "random", "power-law", "log-normal", "measured"))
+]
 """Where tokens go among experts (`estimators.layers.routing`)."""
+
+Placement = Annotated[str, NameChoice(("linear", "balanced"))]
+"""Which ranks hold which experts (`estimators.layers.routing`)."""
 
 CONVOLUTION_WIDTH = 4
 """Tokens that the convolution of a Mamba-2 layer reaches (Dao and Gu, 2024)."""
@@ -537,14 +542,36 @@ def _check_routing(spec: Any) -> None:
     _refuse_if(bare, spec, "padding")
     powers = routing == "power-law"
     _refuse_if(powers != (spec.moe_routing_exponent > 0), spec, "exponent")
+    spread = routing == "log-normal"
+    _refuse_if(spread != (spec.moe_routing_sigma > 0), spec, "routing_sigma")
     measured = routing == "measured"
-    _refuse_if(bool(loads) != measured, spec, "loads")
-    count = spec.num_moe_experts if measured else 0
+    _check_layer_loads(spec)
+    single = measured and spec.moe_layer_loads is None
+    _refuse_if(bool(loads) != single, spec, "loads")
+    count = spec.num_moe_experts if single else 0
     _refuse_if(len(loads) != count, spec, "number_of_loads", got=f"{len(loads)} loads")
-    often = measured and max(loads) * spec.moe_router_topk > sum(loads)
-    _refuse_if(often or (measured and not sum(loads)), spec, "largest_load")
+    often = single and max(loads) * spec.moe_router_topk > sum(loads)
+    _refuse_if(often or (single and not sum(loads)), spec, "largest_load")
+    unknown = routing in {"balanced", "random"} or spec.moe_pad_expert_input_to_capacity
+    _refuse_if(spec.moe_expert_placement != "linear" and unknown, spec, "placement")
     known = spec.moe_expert_skew > 1.0
     _refuse_if(known and (uneven or capacity), spec, "skew")
+
+
+def _check_layer_loads(spec: Any) -> None:
+    """Refuse loads of layers beside others, or that experts cannot have."""
+    loads = spec.moe_layer_loads
+    if loads is None:
+        return
+    unread = spec.moe_routing != "measured" or spec.moe_expert_loads
+    _refuse_if(unread, spec, "layer_loads", got=f"{len(loads.layers)} layers")
+    experts = len(loads.tokens[0])
+    unlike = experts != spec.num_moe_experts
+    _refuse_if(unlike, spec, "layers_of_loads", got=f"{experts} experts")
+    for layer, tokens in zip(loads.layers, loads.tokens, strict=True):
+        often = max(tokens) * spec.moe_router_topk > sum(tokens) or not sum(tokens)
+        got = f"{max(tokens):g} of {sum(tokens):g} tokens in layer {layer}"
+        _refuse_if(often, spec, "largest_of_layer", got=got)
 
 
 def _check_documents(spec: Any) -> None:

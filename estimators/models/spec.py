@@ -8,6 +8,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
+from estimators.models.layer_loads import LayerLoads
 from estimators.models.limits import (
     LINEAR_SIZES,
     MAMBA_MIXERS,
@@ -22,6 +23,7 @@ from estimators.models.limits import (
     Exponent,
     Inner,
     NumLayers,
+    Placement,
     Probability,
     Routing,
     SequenceLength,
@@ -313,16 +315,28 @@ class TransformerSpec(Spec):
     moe_routing: Routing = "balanced"
     """Where tokens go, which decides how busy the busiest rank of an expert group is:
     "balanced" (as many to each expert), "random" (each token chooses any experts
-    alike), "power-law" (of `moe_routing_exponent`), or "measured"
-    (`moe_expert_loads`)."""
+    alike), "power-law" (of `moe_routing_exponent`), "log-normal" (of
+    `moe_routing_sigma`), or "measured" (`moe_expert_loads` or `moe_routing_file`)."""
 
     moe_routing_exponent: Annotated[Exponent, Examples(1.2, default=None)] = 0.0
     """Exponent of `moe_routing` = "power-law": tokens of an expert are drawn from a
     density x^-a, as AIConfigurator measured layers of experts, with 1.01 and 1.2."""
 
+    moe_routing_sigma: Annotated[Sigma, Examples(0.3, default=None)] = 0.0
+    """Standard deviation of the natural logarithm of experts' loads, with `moe_routing`
+    = "log-normal"."""
+
     moe_expert_loads: Annotated[ExpertLoads, Examples([4, 2, 1, 1], default=None)] = ()
     """Tokens that each expert got, in any unit, with `moe_routing` = "measured": one
-    number for each expert, in the order in which ranks hold them."""
+    number for each expert, in the order of their numbers."""
+
+    moe_layer_loads: Annotated[LayerLoads | None, Derived()] = None
+    """Tokens that each expert of each layer got, in place of `moe_expert_loads`."""
+
+    moe_expert_placement: Placement = "linear"
+    """Which rank of an expert group holds which experts: "linear" (neighbours, in their
+    order), or "balanced" (by load, as DeepSeek's EPLB packs them, where that is better)
+    with a `moe_routing` whose loads are known."""
 
     moe_expert_capacity_factor: Annotated[
         CapacityFactor, Examples(1.25, default=None)
@@ -551,6 +565,13 @@ class TransformerSpec(Spec):
         if self.block_pattern:
             return self.block_pattern[-1]
         return next(iter(self.block_kinds.values()))
+
+    @property
+    def expert_blocks(self) -> tuple[int, ...]:
+        """Numbers of the blocks that have experts, from 0."""
+        kinds = self.block_pattern or (*self.block_kinds.values(),) * self.num_layers
+        parts = (kind.split("+") for kind in kinds)
+        return tuple(n for n, part in enumerate(parts) if "experts" in part)
 
     @property
     def moe_copies(self) -> float:

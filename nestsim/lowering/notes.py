@@ -89,18 +89,33 @@ def execution_notes(
         )
     load = workload.expert_load(priced.plan.degrees)
     if load != EVEN:
-        notes.append(_expert_note(load))
+        notes.append(_expert_note(load, workload.graph.spec.moe_expert_placement))
     return tuple(notes)
 
 
-def _expert_note(load: ExpertLoad) -> str:
+def _expert_note(load: ExpertLoad, placement: str) -> str:
     """Return what is taken of ranks that experts keep busier or idler."""
     mean = "" if load.mean == 1.0 else f" ({load.mean:.3g} times on average)"
-    return (
+    does = "compute and keep" if load.layers is None else "compute"
+    note = (
         "The first rank of each expert-parallel group is the busiest in every layer: "
-        f"its experts compute and keep {load.busiest:.3g} times an even share of the "
+        f"its experts {does} {load.busiest:.3g} times an even share of the "
         f"tokens{mean}."
     )
+    if load.layers is not None:
+        least, most = load.layers
+        below, above = least / load.busiest - 1.0, most / load.busiest - 1.0
+        note += (
+            f" Layers have {least:.3g} to {most:.3g} times, of which that is the mean: "
+            "what experts of a stage compute differs from it by "
+            f"{below:+.0%} to {above:+.0%} at most. They keep {most:.3g} times in all."
+        )
+    if placement == "balanced":
+        note += (
+            " Ranks hold experts by load, as if loads were known and stayed: a what-if,"
+            " as no framework with a preset is known to place them so."
+        )
+    return note
 
 
 def _has(priced: PricedPlan, part: str) -> bool:

@@ -51,7 +51,7 @@ UNSAVED = "scenario.toml"
 
 _NAMES_OF_FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "model": ("config", "module"),
+        "model": ("config", "module", "moe_routing_file"),
         "cluster": ("profile",),
         "cluster.network": NETWORK_FILES,
         "software": ("constants", "links"),

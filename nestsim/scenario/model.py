@@ -10,11 +10,9 @@ from typing import Annotated, Any, Literal, get_args
 from annotated_types import Ge, Le
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from estimators.models.changed import (
-    with_num_layers,
-    without_padding,
-)
+from estimators.models.changed import with_num_layers, without_padding
 from estimators.models.huggingface import load_huggingface
+from estimators.models.layer_loads import layer_loads
 from estimators.models.library import (
     build_spec,
     family_words,
@@ -32,6 +30,7 @@ from estimators.models.limits import (
     Exponent,
     ImagePixels,
     NumLayers,
+    Placement,
     Probability,
     Routing,
     SequenceLength,
@@ -39,9 +38,7 @@ from estimators.models.limits import (
     Vocabulary,
     Width,
 )
-from estimators.models.spec import (
-    TransformerSpec,
-)
+from estimators.models.spec import TransformerSpec
 from estimators.tracing.hub_module import trace_hub_model
 from estimators.tracing.user_module import TracedModule, UserModule
 from nestsim.scenario.base import Table, input_file, is_table
@@ -58,13 +55,15 @@ DOCUMENTS = (
 """Settings of the documents that fill sequences."""
 
 TAKEN_OF_ROUTING = (
-    *("moe_routing", "moe_routing_exponent", "moe_expert_loads", "moe_expert_skew"),
+    *("moe_routing", "moe_routing_exponent", "moe_routing_sigma", "moe_expert_loads"),
+    *("moe_layer_loads", "moe_expert_skew"),
 )
 """What is taken of where tokens go among experts, which no framework is told."""
 
 ROUTING = (
-    *TAKEN_OF_ROUTING[:-1],
+    *TAKEN_OF_ROUTING[:-2],
     *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"),
+    "moe_expert_placement",
 )
 """Settings that say where tokens go among experts, and how many an expert takes."""
 
@@ -114,16 +113,29 @@ class NamedModel(Table):
     moe_routing: Routing = "balanced"
     """Where tokens go, which decides how busy the busiest rank of an expert group is:
     "balanced" (as many to each expert), "random" (each token chooses any experts
-    alike), "power-law" (of `moe_routing_exponent`), or "measured"
-    (`moe_expert_loads`)."""
+    alike), "power-law" (of `moe_routing_exponent`), "log-normal" (of
+    `moe_routing_sigma`), or "measured" (`moe_expert_loads` or `moe_routing_file`)."""
 
     moe_routing_exponent: Exponent = Field(0.0, examples=[1.2])
     """Exponent of `moe_routing` = "power-law": tokens of an expert are drawn from a
     density x^-a, as AIConfigurator measured layers of experts, with 1.01 and 1.2."""
 
+    moe_routing_sigma: Sigma = Field(0.0, examples=[0.3])
+    """Standard deviation of the natural logarithm of experts' loads, with `moe_routing`
+    = "log-normal"."""
+
     moe_expert_loads: ExpertLoads = Field((), examples=[[4, 2, 1, 1]])
     """Tokens that each expert got, in any unit, with `moe_routing` = "measured": one
-    number for each expert, in the order in which ranks hold them."""
+    number for each expert, in the order of their numbers."""
+
+    moe_routing_file: Text | None = Field(None, examples=["loads.csv"])
+    """CSV with the columns layer, expert and tokens, relative to the scenario's folder:
+    tokens that each expert of each layer got, with `moe_routing` = "measured"."""
+
+    moe_expert_placement: Placement = "linear"
+    """Which rank of an expert group holds which experts: "linear" (neighbours, in their
+    order), or "balanced" (by load, as DeepSeek's EPLB packs them, where that is better)
+    with a `moe_routing` whose loads are known."""
 
     moe_expert_capacity_factor: CapacityFactor = Field(0.0, examples=[1.25])
     """Megatron's option: what an expert takes of a rank's tokens at most, over an even
@@ -137,12 +149,13 @@ class NamedModel(Table):
     """How attention is computed: by one fused kernel ("flash"), or by two products with
     a softmax between them."""
 
-    def adapted(self, spec: TransformerSpec) -> TransformerSpec:
+    def adapted(self, spec: TransformerSpec, folder: Path) -> TransformerSpec:
         """Return the published architecture with what differs from it."""
         given: dict[str, Any] = {
             "attention_implementation": self.attention,
             "decoder_sequence_length": self.decoder_sequence_length,
             "mtp_num_layers": self.mtp_num_layers,
+            "moe_layer_loads": layer_loads(folder, self.moe_routing_file),
             **{name: getattr(self, name) for name in (*ROUTING, *DOCUMENTS)},
         }
         written = {name: value for name, value in given.items() if value is not None}
@@ -171,9 +184,10 @@ class LibraryModel(NamedModel):
     )
     """Name of a published model, one that `nestsim models` lists."""
 
-    def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
+    def build(self, folder: Path) -> TransformerSpec:
         """Return the architecture."""
-        return self.adapted(load_model(self.name, sequence_length=self.sequence_length))
+        spec = load_model(self.name, sequence_length=self.sequence_length)
+        return self.adapted(spec, folder)
 
 
 class HuggingFaceModel(NamedModel):
@@ -211,7 +225,7 @@ class HuggingFaceModel(NamedModel):
                 images=self.images,
                 image_pixels=self.image_pixels,
             )
-        return self.adapted(spec)
+        return self.adapted(spec, folder)
 
     def trace(self, folder: Path) -> TracedModule | None:
         """Return the module of transformers, traced; None for a type with a reader.
@@ -233,7 +247,7 @@ class HuggingFaceModel(NamedModel):
                 load_huggingface(path)  # what the type has says more, where it is known
                 raise
         for name in _OF_READERS if module else ():
-            if getattr(self, name) not in {None, "flash", 0}:
+            if getattr(self, name) != type(self).model_fields[name].default:
                 raise InputError(
                     "does not go with a module of transformers that is traced",
                     where=name,
@@ -253,6 +267,7 @@ _OF_READERS = (
     "mean_sequence_length",
     "mtp_num_layers",
     "images",
+    *(*ROUTING, "moe_routing_file", *DOCUMENTS),
 )
 """Settings of a model that is read, not traced."""
 
@@ -280,6 +295,10 @@ class SpelledOutModel(TransformerSpec):
     """Tokens of a sequence on average, where the framework leaves padding out of the
     computation; attention is that of sequences of this length. Left out, all tokens of
     a sequence are computed."""
+
+    moe_routing_file: Annotated[Text | None, Examples("loads.csv")] = None
+    """CSV with the columns layer, expert and tokens, relative to the scenario's folder:
+    tokens that each expert of each layer got, with `moe_routing` = "measured"."""
 
     position_embedding_type: Annotated[
         str,
@@ -321,9 +340,10 @@ class SpelledOutModel(TransformerSpec):
     def __post_init__(self) -> None:
         """Check nothing yet: what blocks are like follows when it is built."""
 
-    def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
+    def build(self, folder: Path) -> TransformerSpec:
         """Return the architecture."""
         words = {name: getattr(self, name) for name in _spelled_out()}
+        words["moe_layer_loads"] = layer_loads(folder, words.pop("moe_routing_file"))
         words["attention_implementation"] = words.pop("attention")
         mean_length = words.pop("mean_sequence_length")
         return _adapted(build_spec(words), None, mean_length)
@@ -614,4 +634,6 @@ def _adapted(
             got=mean_length,
             expected='to be left out, or documents = "whole"',
         )
+    if spec.moe_layer_loads is not None:
+        spec.moe_layer_loads.check_blocks(spec.expert_blocks)
     return spec if mean_length is None else without_padding(spec, mean_length)

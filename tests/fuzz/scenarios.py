@@ -169,7 +169,12 @@ def _models(draw: st.DrawFn) -> Tree:
                 [
                     {},
                     {"moe_routing": "random", "moe_expert_capacity_factor": 1.0},
-                    {"moe_routing": "power-law", "moe_routing_exponent": 1.2},
+                    {
+                        "moe_routing": "power-law",
+                        "moe_routing_exponent": 1.2,
+                        "moe_expert_placement": "balanced",
+                    },
+                    {"moe_routing": "log-normal", "moe_routing_sigma": 0.4},
                     {"moe_routing": "measured", "moe_expert_loads": [1] * experts},
                 ]
             )

@@ -70,6 +70,7 @@ def _common_cases(job: LaunchJob, framework: str) -> dict[str, bool]:
     ):
         cases[name] = getattr(settings, name) is not None
     cases["model.moe_expert_capacity_factor"] = job.model.moe_expert_capacity_factor > 0
+    cases["model.moe_expert_placement"] = job.model.moe_expert_placement != "linear"
     cases["zero_hpz_partition_size"] = settings.zero_hpz_partition_size != 1
     for name in ("gradient_algorithm", "tensor_algorithm"):
         cases[name] = getattr(settings, name) != "auto"
@@ -120,10 +121,11 @@ def sizes_in_words(spec: TransformerSpec) -> str:
     """Return the sizes of a model, for those who must write it down elsewhere."""
     sizes = {field.name: getattr(spec, field.name) for field in fields(spec)}
     named = ("num_", "hidden_", "ffn_", "moe_", "vocab_")
+    said_apart = {*TAKEN_OF_ROUTING, "moe_expert_placement"}
     return ", ".join(
         f"{name} {value}"
         for name, value in sizes.items()
-        if name.startswith(named) and value and name not in TAKEN_OF_ROUTING
+        if name.startswith(named) and value and name not in said_apart
     )
 
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,16 @@ from hypothesis import strategies as st
 
 from estimators.dispatch import exchanged_load
 from estimators.grouping import Grouping
-from estimators.layers.routing import EVEN, expert_load, largest_normal
-from estimators.layers.sharding import layer_work
+from estimators.layers.routing import (
+    EVEN,
+    expert_load,
+    largest_normal,
+    packed_loads,
+)
+from estimators.layers.sharding import kept_tensors, layer_work
 from estimators.layers.shares import device_shares
 from estimators.layers.work import Degrees
+from estimators.models.layer_loads import LayerLoads
 from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from estimators.software import IDEAL, Software
@@ -173,6 +180,39 @@ def test_a_power_law_is_that_of_loads_drawn_by_aiconfigurator(
     assert load.mean == pytest.approx(1.0, rel=1e-9)
 
 
+@failures.over(
+    ["experts", "copies", "ranks", "sigma"],
+    [(8, 2, 4, 0.2), (64, 6, 8, 0.4), (256, 8, 32, 0.4), (128, 1, 128, 1.0)],
+)
+def test_a_log_normal_is_that_of_loads_drawn_from_it(
+    experts: int, copies: int, ranks: int, sigma: float
+) -> None:
+    spec = model(
+        experts, copies, 1024, moe_routing="log-normal", moe_routing_sigma=sigma
+    )
+    load = expert_load(spec, Degrees(ep=ranks))
+    loads = np.random.default_rng(6).lognormal(0.0, sigma, (4000, experts))
+    shares = loads / loads.sum(axis=1, keepdims=True)
+    assert np.quantile(shares.max(axis=1), 0.99) < 1 / copies
+    busiest = ranks * shares.reshape(4000, ranks, -1).sum(axis=2).max(axis=1)
+    assert load.busiest - 1.0 == pytest.approx(busiest.mean() - 1.0, rel=0.03)
+    assert load.mean == pytest.approx(1.0, rel=1e-9)
+
+
+@failures.over(
+    ["gini", "sigma"], [(0.105, 0.187), (0.150, 0.267), (0.24, 0.432), (0.38, 0.701)]
+)
+def test_published_gini_coefficients_are_those_of_the_guide_s_deviations(
+    gini: float, sigma: float
+) -> None:
+    """Ma et al., "Diagnosing Overhead in Dispatch Operations", arXiv 2605.20982."""
+    assert math.erf(sigma / 2) == pytest.approx(gini, abs=5e-4)
+    loads = np.sort(np.random.default_rng(7).lognormal(0.0, sigma, 200_000))
+    count = len(loads)
+    place = 2 * np.arange(1, count + 1) - count - 1
+    assert place @ loads / (count * loads.sum()) == pytest.approx(gini, abs=2e-3)
+
+
 def test_measured_loads_are_added_up_rank_by_rank() -> None:
     loads = (5.0, 1.0, 1.0, 3.0, 2.0, 2.0, 1.0, 1.0)
     spec = model(8, 2, 4096, moe_routing="measured", moe_expert_loads=loads)
@@ -185,6 +225,91 @@ def test_measured_loads_are_added_up_rank_by_rank() -> None:
     taken = np.minimum(np.array(loads) / 2.0, 1.25)
     assert load.mean == pytest.approx(taken.mean())
     assert load.busiest == pytest.approx(taken.reshape(4, 2).mean(axis=1).max())
+
+
+# Experts placed by load.
+
+EXAMPLE = (
+    (90, 132, 40, 61, 104, 165, 39, 4, 73, 56, 183, 86),
+    (20, 107, 104, 64, 19, 197, 187, 157, 172, 86, 16, 27),
+)
+"""Loads of two layers, the example of EPLB's README."""
+
+
+@failures.over(
+    ["ranks", "busiest"],
+    [(2, (529, 583)), (3, (355, 396)), (4, (277, 292)), (6, (204, 213))],
+)
+def test_experts_are_packed_as_eplb_packs_them(
+    ranks: int, busiest: tuple[int, int]
+) -> None:
+    """What ``balanced_packing`` of EPLB at d52c72d5 leaves the busiest rank."""
+    held = packed_loads(np.array(EXAMPLE, dtype=float), ranks).reshape(2, ranks, -1)
+    assert tuple(held.sum(axis=2).max(axis=1)) == busiest
+
+
+def packed_one_by_one(loads: list[int], ranks: int) -> list[int]:
+    """Return what ranks hold: the heaviest first, to the lightest that has room."""
+    held: list[list[int]] = [[] for _ in range(ranks)]
+    for load in sorted(loads, reverse=True):
+        free = [rank for rank in held if len(rank) < len(loads) // ranks]
+        min(free, key=sum).append(load)
+    return [sum(rank) for rank in held]
+
+
+def least_busiest(loads: list[int], ranks: int) -> int:
+    """Try all ways to give ranks as many experts each."""
+    if ranks == 1:
+        return sum(loads)
+    first, *others = range(len(loads))
+    least = sum(loads)
+    for chosen in combinations(others, len(loads) // ranks - 1):
+        left = [loads[number] for number in others if number not in chosen]
+        held = loads[first] + sum(loads[number] for number in chosen)
+        least = min(least, max(held, least_busiest(left, ranks - 1)))
+    return least
+
+
+@given(
+    st.sampled_from([(2, 2), (2, 3), (2, 4), (3, 2), (4, 2), (3, 3)]),
+    st.lists(st.integers(0, 50), min_size=9, max_size=9),
+)
+@settings(max_examples=150, deadline=None)
+def test_packing_is_between_the_order_and_the_optimum(
+    shape: tuple[int, int], drawn: list[int]
+) -> None:
+    ranks, loads = shape[0], drawn[: math.prod(shape)]
+    packed = packed_loads(np.array([loads], dtype=float), ranks)
+    assert sorted(packed[0]) == sorted(loads)
+    busiest = packed.reshape(shape).sum(axis=1).max()
+    linear = np.reshape(loads, shape).sum(axis=1).max()
+    assert busiest == min(linear, max(packed_one_by_one(loads, ranks)))
+    assert least_busiest(loads, ranks) <= busiest <= linear
+
+
+def test_packing_may_be_worse_than_neighbours_which_then_stay() -> None:
+    loads = [5, 2, 2, 3, 3, 3]
+    assert max(packed_one_by_one(loads, 2)) == 10
+    assert packed_loads(np.array([loads], dtype=float), 2).tolist() == [loads]
+
+
+def test_placement_evens_out_measured_loads_and_those_of_a_power_law() -> None:
+    loads = (8.0, 7.0, 1.0, 2.0, 3.0, 1.0, 1.0, 1.0)
+    known = {"moe_routing": "measured", "moe_expert_loads": loads}
+    placed: dict[str, Any] = {**known, "moe_expert_placement": "balanced"}
+    spec = model(8, 2, 4096, **placed)
+    # 8, 7, 3 and 2 first, then four of 1.
+    for ranks, busiest in ((2, 12), (4, 9), (8, 8)):
+        load = expert_load(spec, Degrees(ep=ranks))
+        assert load.busiest == pytest.approx(busiest * ranks / 24)
+        assert load.mean == pytest.approx(1.0)
+    # Nodes hold what their ranks hold: 9 and 8, or 4 and 3.
+    assert expert_load(spec, Degrees(ep=4), 2).busiest == pytest.approx(17 * 2 / 24)
+    linear, balanced = (
+        expert_load(model(128, 8, 4096, **POWER, **how), Degrees(ep=16)).busiest
+        for how in ({}, {"moe_expert_placement": "balanced"})
+    )
+    assert 1.0 < balanced < 0.6 * linear
 
 
 def test_the_largest_of_normal_numbers_is_that_of_draws() -> None:
@@ -209,7 +334,7 @@ def test_padding_gives_all_ranks_as_much_whatever_came() -> None:
             load = expert_load(spec, Degrees(ep=ranks))
             # 250 tokens an expert, 312.5 with the factor, of which there is a whole
             # number.
-            assert load == (313 / 250, 313 / 250)
+            assert load == (313 / 250, 313 / 250, None)
 
 
 def test_ranks_that_split_experts_have_the_tokens_of_all_of_them() -> None:
@@ -219,6 +344,64 @@ def test_ranks_that_split_experts_have_the_tokens_of_all_of_them() -> None:
     )
     alone = Degrees(ep=8, cp=4)
     assert expert_load(spec, folded).busiest == expert_load(spec, alone).busiest
+
+
+# Layers that differ.
+
+
+@given(
+    st.lists(
+        st.lists(st.integers(1, 20), min_size=8, max_size=8), min_size=2, max_size=4
+    ),
+    st.sampled_from([2, 4, 8]),
+    st.sampled_from(["linear", "balanced"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_layers_together_have_the_load_of_each_by_itself(
+    rows: list[list[int]], ranks: int, placement: str
+) -> None:
+    """A chain of the mean takes what its layers take; none keeps more than is kept."""
+    known = {"moe_routing": "measured", "moe_expert_placement": placement}
+    every = [
+        expert_load(model(8, 1, 4096, **known, moe_expert_loads=row), Degrees(ep=ranks))
+        for row in map(tuple, rows)
+    ]
+    tokens = tuple(tuple(map(float, row)) for row in rows)
+    loads = LayerLoads(tuple(range(len(rows))), tokens)
+    load = expert_load(
+        model(8, 1, 4096, **known, moe_layer_loads=loads), Degrees(ep=ranks)
+    )
+    busiest = [layer.busiest for layer in every]
+    assert load.busiest * len(rows) == pytest.approx(sum(busiest))
+    assert load.kept == max(busiest)
+    assert load.layers == (
+        (min(busiest), max(busiest)) if len({*busiest}) > 1 else None
+    )
+
+
+def test_a_rank_works_for_the_mean_layer_and_keeps_for_the_busiest() -> None:
+    calm, busy = (1.0,) * 8, (4.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+    spec = model(8, 2, 4096, moe_routing="measured", moe_expert_loads=busy)
+    loads = LayerLoads((0, 1), (calm, busy))
+    mixed = replace(spec, moe_expert_loads=(), moe_layer_loads=loads)
+    degrees = Degrees(ep=4)
+    assert expert_load(mixed, degrees).busiest == 1.5
+    works = {
+        name: layer_work(replace(graph(), spec=some), BLOCK, degrees, 2)
+        for name, some in {
+            "busy": spec,
+            "mixed": mixed,
+            "mean": replace(MIXTRAL, moe_expert_skew=1.5),
+        }.items()
+    }
+    assert works["mixed"].operators == works["mean"].operators
+    assert works["mixed"].collectives == works["mean"].collectives
+    assert works["mixed"].saved_bytes == works["busy"].saved_bytes
+    assert works["mixed"].working_bytes == works["busy"].working_bytes
+    assert works["mean"].saved_bytes["none"] < works["busy"].saved_bytes["none"]
+    kept = kept_tensors(replace(graph(), spec=mixed), BLOCK, degrees, 2)["selective"]
+    total = sum(tensor.num_bytes for tensor in kept)
+    assert total == pytest.approx(works["busy"].saved_bytes["selective"])
 
 
 # What follows from it.
@@ -366,6 +549,8 @@ def test_nodes_are_as_busy_as_their_ranks_together() -> None:
     [
         ({"moe_routing": "power-law"}, "moe_routing_exponent"),
         ({"moe_routing_exponent": 1.2}, "moe_routing_exponent"),
+        ({"moe_routing": "log-normal"}, "moe_routing_sigma"),
+        ({**POWER, "moe_routing_sigma": 0.3}, "moe_routing_sigma"),
         ({"moe_routing": "measured"}, "moe_expert_loads"),
         ({"moe_expert_loads": (1.0,) * 8}, "moe_expert_loads"),
         (
@@ -385,6 +570,20 @@ def test_nodes_are_as_busy_as_their_ranks_together() -> None:
             "moe_pad_expert_input_to_capacity",
         ),
         ({"moe_routing": "uniform"}, "moe_routing"),
+        ({"moe_expert_placement": "balanced"}, "moe_expert_placement"),
+        (
+            {"moe_routing": "random", "moe_expert_placement": "balanced"},
+            "moe_expert_placement",
+        ),
+        (
+            {
+                **POWER,
+                "moe_expert_placement": "balanced",
+                "moe_expert_capacity_factor": 1.0,
+                "moe_pad_expert_input_to_capacity": True,
+            },
+            "moe_expert_placement",
+        ),
         ({"moe_routing": "random", "moe_expert_skew": 2.0}, "moe_expert_skew"),
     ],
 )

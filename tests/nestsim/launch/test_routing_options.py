@@ -66,6 +66,12 @@ def test_others_say_that_they_drop_no_tokens(writer: str) -> None:
 
 
 @failures.over("writer", sorted(WRITERS))
+def test_all_say_that_they_place_no_experts_by_load(writer: str) -> None:
+    placed = {**UNEVEN, "moe_expert_placement": "balanced"}
+    assert gaps(writer, placed) == {*gaps(writer, {}), "moe_expert_placement"}
+
+
+@failures.over("writer", sorted(WRITERS))
 def test_what_data_is_like_is_nothing_that_a_launch_must_say(writer: str) -> None:
     assert gaps(writer, UNEVEN) == gaps(writer, {})
     assert gaps(writer, DOCUMENTS) == gaps(writer, {})
