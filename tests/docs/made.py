@@ -34,6 +34,7 @@ from planner.work import Spent
 from tests.benchmarks.planner_cases import all_cases
 from tests.benchmarks.planner_growth import replayed_search
 from tests.docs.pages import DOCS, ROOT
+from tests.nestsim.features.goodput.published_jobs import published_jobs
 from tests.validation.test_mist_l4 import RUNS, predicted
 from topologies.fabrics.inventory import count_parts
 from topologies.network import Network, Routes
@@ -124,6 +125,28 @@ def goodput_habits() -> str:
             shares.append(percent(found.effective_time.mean))
         rows.append([interval, *shares])
     return markdown_table(["checkpoints every", *diagnoses], rows)
+
+
+def goodput_published() -> str:
+    """Return goodput of published jobs beside what others' failures predict."""
+    rows = []
+    for job in published_jobs():
+        share, least = job.predicted(), "> " if job.is_bound else ""
+        rows.append(
+            [
+                job.name,
+                f"{job.num_devices:,}",
+                job.failures,
+                job.habits or "defaults",
+                percent(share),
+                f"{least}{percent(job.published)}",
+                f"{100.0 * (share - job.published):+.1f}",
+            ]
+        )
+    head = ["job", "devices", "failures of", "habits that are published", "predicted"]
+    sources = " ".join(f"{job.name}: {job.source}." for job in published_jobs())
+    table = markdown_table([*head, "published", "points off"], rows)
+    return f"{table}\n\n{sources}"
 
 
 def mixed_stages() -> str:
@@ -391,6 +414,7 @@ MADE: Mapping[str, MadePart] = MappingProxyType(
         "types read": MadePart(page="own_model.md", make=types_read),
         "what frameworks launch": MadePart(page="search.md", make=launched),
         "goodput habits": MadePart(page="goodput.md", make=goodput_habits),
+        "goodput published": MadePart(page="goodput.md", make=goodput_published),
         "mixed stages": MadePart(page="mixed.md", make=mixed_stages),
         "a certificate": MadePart(page="search.md", make=certified),
         "network kinds": MadePart(page="networks.md", make=network_kinds),
