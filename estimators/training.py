@@ -9,8 +9,6 @@ One scale for a whole tensor costs nothing; neither does NVFP4's second one, in 
 for a whole tensor. Weights that are scaled in squares share a scale among more elements
 than activations do.
 
-What a training job is: its batch, what it keeps for each parameter, how it is split.
-
 Sizes of parallel groups have Megatron's names outside, and short letters inside, and so
 have the formats of what optimizers keep [6]_.
 
@@ -52,11 +50,9 @@ from typing import Annotated, NamedTuple
 from annotated_types import Ge, Le
 
 from estimators.grouping import CP_COMM_TYPES, Grouping, ParallelDegrees
+from estimators.rampup import BatchRamp, GlobalBatch, batch_sizes
 from topologies.errors import InputError
 from topologies.settings import Derived, Distinct, Examples, NameChoice, Spec, Text
-
-MAX_BATCH = 1_000_000
-"""Sequences of one optimizer step, at most."""
 
 
 class NumberFormat(NamedTuple):
@@ -136,8 +132,7 @@ class ParameterBytes(NamedTuple):
     reduce: float
     """Gradients on the wire when they are reduced [byte]."""
     copies: float = 0
-    """Copies that the optimizer makes of its share for its step: not there in passes
-    [byte]."""
+    """Copies that the optimizer makes of its share for its step alone [byte]."""
     frozen: float = 0
     """Part of `weights`, and of `gather`, that no step changes [byte]."""
 
@@ -184,8 +179,7 @@ OPTIMIZER_STATES: Mapping[tuple[str, bool], tuple[tuple[str, float], ...]] = (
     )
 )
 """(optimizer, whether the weights are in 16 bits) -> name and bytes per parameter of
-each state,
-in fp32 where there is a choice."""
+each state, in fp32 where there is a choice."""
 
 OPTIMIZER_BYTES: Mapping[tuple[str, bool], float] = MappingProxyType(
     {
@@ -236,8 +230,13 @@ _STATE_REASONS: Mapping[str, str] = MappingProxyType(
 class TrainingSpec(Spec):
     """What is trained at once, and in which precision."""
 
-    global_batch_size: Annotated[int, Ge(1), Le(MAX_BATCH), Examples(512)]
+    global_batch_size: GlobalBatch
     """Sequences of one optimizer step."""
+
+    rampup_batch_size: BatchRamp = ()
+    """Megatron's option: the first batch, how much larger batches get, and how many
+    sequences are trained until they have `global_batch_size`, for which plans are
+    searched. Left out, all batches have."""
 
     precision: Annotated[str, NameChoice(("bf16", "fp16", "fp32"))] = "bf16"
     """Number format of weights, activations and products."""
@@ -343,6 +342,11 @@ class TrainingSpec(Spec):
     casts_gradients: Annotated[bool, Derived()] = False
     """Whether the optimizer casts 16-bit gradients of its share to fp32 for its step,
     and keeps them to the next one, as Megatron's does."""
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Batches of a run in sequences, rising: the last is `global_batch_size`."""
+        return batch_sizes(self.rampup_batch_size, self.global_batch_size)
 
     @property
     def element_bytes(self) -> int:

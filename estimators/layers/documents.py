@@ -17,7 +17,7 @@ documents has ``s (s + 1) / 2``; a window of ``w`` tokens has those with ``d < w
 
       E[max(L - d, 0)] = E[L] F(a + ln(M / d) / a) - d F(ln(M / d) / a)
 
-* ``measured``: the mean over the lengths of a sample.
+* ``measured``: the mean over the lengths of a sample, by how many have each.
 """
 
 import math
@@ -64,20 +64,23 @@ def document_share(spec: TransformerSpec, window: int = 0) -> float:
     length = spec.sequence_length
     return _share(
         spec.documents,
-        (
-            float(spec.document_length),
-            spec.document_length_sigma,
-            *map(float, spec.document_length_samples),
-        ),
+        (spec.document_length, spec.document_length_sigma),
+        (spec.document_length_samples, spec.document_length_counts),
         length,
         min(window or length, length),
     )
 
 
 @lru_cache(maxsize=256)
-def _share(kind: str, settings: tuple[float, ...], length: int, reach: int) -> float:
+def _share(
+    kind: str,
+    settings: tuple[float, float],
+    sample: tuple[tuple[int, ...], tuple[int, ...]],
+    length: int,
+    reach: int,
+) -> float:
     """Return the share of pairs that are less than ``reach`` apart."""
-    middle, spread, *samples = settings
+    middle, spread = settings
     if reach <= MOST_TERMS:
         places = np.arange(1.0, reach)
         weights = np.ones(places.size)
@@ -92,7 +95,8 @@ def _share(kind: str, settings: tuple[float, ...], length: int, reach: int) -> f
     elif kind == "log-normal":
         together = _log_normal(places, middle, spread)
     else:
-        together = _measured(places, np.sort(samples))
+        lengths, counts = np.array(sample, dtype=np.float64)
+        together = _measured(places, lengths, counts)
     pairs = weights * (length - places)
     return float((length + pairs @ together) / (length + pairs.sum()))
 
@@ -112,8 +116,12 @@ def _normal(values: FloatArray) -> FloatArray:
     return np.array([0.5 * math.erfc(value) for value in scaled])
 
 
-def _measured(places: FloatArray, lengths: FloatArray) -> FloatArray:
-    """Return the chance from a sample's lengths, in order."""
+def _measured(
+    places: FloatArray, lengths: FloatArray, counts: FloatArray
+) -> FloatArray:
+    """Return the chance from a sample's lengths, in order, and their counts."""
     first = np.searchsorted(lengths, places, side="right")
-    beyond = np.append(np.cumsum(lengths[::-1])[::-1], 0.0)[first]
-    return np.asarray((beyond - places * (lengths.size - first)) / lengths.sum())
+    tokens = lengths * counts
+    beyond = np.append(np.cumsum(tokens[::-1])[::-1], 0.0)[first]
+    longer = np.append(np.cumsum(counts[::-1])[::-1], 0.0)[first]
+    return np.asarray((beyond - places * longer) / tokens.sum())

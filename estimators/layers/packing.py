@@ -103,7 +103,8 @@ def _pairs(tokens: FloatArray, window: float) -> FloatArray:
 
 def _mean_length(spec: TransformerSpec) -> float:
     if spec.documents == "measured":
-        return float(np.mean(spec.document_length_samples))
+        counts = spec.document_length_counts
+        return float(np.average(spec.document_length_samples, weights=counts))
     return spec.document_length * math.exp(spec.document_length_sigma**2 / 2.0)
 
 
@@ -121,8 +122,9 @@ def _lengths(
         return np.full(count, float(spec.document_length))
     uniform = _uniforms(words, count)
     if spec.documents == "measured":
-        lengths = np.sort(np.array(spec.document_length_samples, dtype=np.float64))
-        ends = np.cumsum(lengths if cut else np.ones_like(lengths))
+        lengths = np.array(spec.document_length_samples, dtype=np.float64)
+        counts = np.array(spec.document_length_counts, dtype=np.float64)
+        ends = np.cumsum(lengths * counts if cut else counts)
         return np.asarray(lengths[np.searchsorted(ends, uniform * ends[-1])])
     # Box and Muller's normal numbers; by length, the median is exp(sigma^2) longer.
     angle = 2.0 * math.pi * _uniforms(words, count)

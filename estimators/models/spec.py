@@ -8,6 +8,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
+from estimators.models.document_lengths import histogram
 from estimators.models.layer_loads import LayerLoads
 from estimators.models.limits import (
     LINEAR_SIZES,
@@ -92,8 +93,9 @@ class TransformerSpec(Spec):
     documents: Documents = "whole"
     """Which documents fill a sequence, each of which attends to itself alone: "whole"
     (one), "fixed" (of `document_length` tokens), "log-normal" (with that median and
-    `document_length_sigma`), or "measured" (`document_length_samples`). They follow
-    each other in a stream that is cut into sequences."""
+    `document_length_sigma`), or "measured" (`document_length_samples` or
+    `document_lengths`). They follow each other in a stream that is cut into
+    sequences."""
 
     document_length: Annotated[DocumentLength, Examples(2048, default=None)] = 0
     """Tokens of a document with `documents` = "fixed", their median with
@@ -107,7 +109,11 @@ class TransformerSpec(Spec):
         DocumentLengths, Examples([512, 900, 4096], default=None)
     ] = ()
     """Tokens of some documents, drawn as those that train the model, with `documents` =
-    "measured"."""
+    "measured". Reading them back gives lengths once each, in order."""
+
+    document_length_counts: Annotated[tuple[int, ...], Derived()] = ()
+    """How many documents have each of `document_length_samples`; left out, as often as
+    it stands there."""
 
     decoder_sequence_length: Annotated[SequenceLength, Derived()] = 0
     """Tokens of a sequence of a decoder that reads what an encoder made; by default
@@ -464,6 +470,7 @@ class TransformerSpec(Spec):
         for name in ("moe_expert_loads", "document_length_samples"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         check_values(self)
+        self._count_documents()
         self._resolve("ffn_hidden_size", 4 * self.hidden_size)
         if self.num_moe_experts:
             self._resolve("moe_ffn_hidden_size", self.ffn_hidden_size)
@@ -483,6 +490,12 @@ class TransformerSpec(Spec):
         if self.has_decoder:
             self._resolve("decoder_sequence_length", self.sequence_length)
         check_together(self, self._own_pattern())
+
+    def _count_documents(self) -> None:
+        samples, counts = self.document_length_samples, self.document_length_counts
+        samples, counts = histogram(samples, counts)
+        object.__setattr__(self, "document_length_samples", samples)
+        object.__setattr__(self, "document_length_counts", counts)
 
     def _resolve(self, name: str, default: int) -> None:
         if getattr(self, name) == 0:

@@ -25,6 +25,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from nestsim.evaluate.ramp import RampUp
 from nestsim.scenario.hardware.cost import YEAR, CostSpec, LinkPrice, SwitchPrice
 from topologies.arrays import BoolArray, FloatArray
 from topologies.errors import InputError
@@ -392,6 +393,9 @@ class RunCost:
     tokens_per_second: float
     """What the whole cluster trains on [token/s]."""
 
+    ramp: RampUp | None = None
+    """Steps of smaller batches at the beginning; None where all are whole."""
+
     @property
     def step_cost(self) -> float | None:
         """Cost of one training step [currency]."""
@@ -436,7 +440,7 @@ class RunCost:
 
     @property
     def run_time(self) -> float | None:
-        """Time of the whole run, each step like the replayed one [s]."""
+        """Time of the whole run, each step like the replayed one of its batch [s]."""
         return self._of_run(1.0)
 
     @property
@@ -450,9 +454,18 @@ class RunCost:
         return self._of_run(self.cluster.power)
 
     def _of_run(self, rate: float | None) -> float | None:
-        if self.run_tokens is None or rate is None:
+        if self.run_tokens is None or rate is None or math.isinf(self._ramp_time):
             return None
-        return rate * (self.run_tokens / self.tokens_per_second)
+        return rate * (self.run_tokens / self.tokens_per_second + self._ramp_time)
+
+    @property
+    def _ramp_time(self) -> float:
+        """What batches that grow make the run longer by [s]."""
+        if self.ramp is None or self.run_tokens is None:
+            return 0.0
+        tokens = self.tokens_per_second * self.iteration_time
+        steps = self.run_tokens / tokens
+        return self.ramp.extra_time_of(steps * self.ramp.global_batch_size)
 
 
 def _product(rate: float | None, time: float) -> float | None:

@@ -21,6 +21,7 @@ from nestsim.evaluate.cluster import (
     priced_cluster,
 )
 from nestsim.evaluate.cost import ClusterCost
+from nestsim.evaluate.ramp import ramp_up
 from nestsim.evaluate.results import Candidate, Throughput
 from nestsim.evaluate.uncertainty import MemoryBand, room_band
 from nestsim.evaluate.verdict import DeviceMemory, Gap, Verdict, explain_gap, judge
@@ -215,6 +216,7 @@ class Evaluator:
             document_length=0,
             document_length_sigma=0.0,
             document_length_samples=(),
+            document_length_counts=(),
         )
         workload = replace(self.workload, graph=replace(graph, spec=spec))
         whole = replace(self, workload=workload)
@@ -298,6 +300,19 @@ class Evaluator:
         work = self.lower(candidate.priced)
         done = self.replay(work, confirm=True, progress=progress)
         return replace(candidate, replay=done)
+
+    def with_ramp(self, candidate: Candidate) -> Candidate:
+        """Return a plan with what batches cost that grow, where they do."""
+
+        def replayed(plan: Plan) -> float:
+            try:
+                return self.replayed_time(self.price(plan))
+            except InputError:  # the schedule has no so few microbatches
+                return math.inf
+
+        time = candidate.simulated.iteration_time
+        ramp = ramp_up(self.workload, candidate.priced.plan, time, replayed)
+        return replace(candidate, ramp=ramp)
 
     def launch_breaches(self, plan: Plan) -> tuple[BrokenRule, ...]:
         """Return the rules of the framework that a plan breaks."""

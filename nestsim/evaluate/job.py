@@ -148,6 +148,7 @@ def run_job(
         doing = f"replay: plan {index + 1} of {len(outcome.plans)}"
         details = progress_of(progress, doing, share)
         candidates.append(evaluator.evaluate(priced, index + 1, details))
+    candidates = [evaluator.with_ramp(candidate) for candidate in candidates]
     candidates.sort(key=_simulated_order)
     chosen = first_confirmed(candidates)
     every, simple = list(candidates), outcome.simplest
@@ -429,7 +430,8 @@ def simulate_job(
         priced = _price_file_plan(network, workload, plan, source)
     details = progress_of(progress, "replay: the plan")
     first = evaluator.evaluate(priced, 0, details, confirm=True)
-    candidate = evaluator.explain(first, progress, is_confirmed=True)
+    grown = evaluator.with_ramp(first)
+    candidate = evaluator.explain(grown, progress, is_confirmed=True)
     result = job_result("simulate", scenario, evaluator, (candidate,))
     return replace(result, chosen=first_confirmed(result.candidates))
 

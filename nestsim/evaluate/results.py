@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from estimators.training import ParameterBytes
 from nestsim.evaluate.cost import ClusterCost, RunCost
+from nestsim.evaluate.ramp import RampUp
 from nestsim.evaluate.uncertainty import Band, MemoryNeed, Reason
 from nestsim.evaluate.verdict import Verdict
 from nestsim.scenario.assertions import Assertion
@@ -77,6 +78,9 @@ class Candidate:
     broken_rules: tuple[BrokenRule, ...] = ()
     """Rules of the scenario's framework that the plan does not keep: it cannot be
     launched there."""
+
+    ramp: RampUp | None = None
+    """Steps of smaller batches in front; None where all are whole, or nobody asked."""
 
     __repr__ = short_repr
 
@@ -326,14 +330,15 @@ class JobResult(Generic[C]):
             return "infeasible"
         return judge_room(need.estimate, need.low, need.room)
 
-    def cost_of(self, reached: Throughput) -> RunCost | None:
+    def cost_of(self, candidate: Candidate) -> RunCost | None:
         """Return what a replayed plan costs, None if the scenario does not say."""
         if self.cost is None:
             return None
         return RunCost(
             cluster=self.cost,
-            iteration_time=reached.iteration_time,
-            tokens_per_second=reached.tokens_per_second,
+            iteration_time=candidate.simulated.iteration_time,
+            tokens_per_second=candidate.simulated.tokens_per_second,
+            ramp=candidate.ramp,
         )
 
     def is_within_error(self, difference: float) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from estimators.rampup import ramp_phases
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec, states_of
 from nestsim.scenario.errors import checked
 from nestsim.scenario.hardware.systems import with_system
@@ -58,6 +59,7 @@ def settled_training(spec: TrainingSpec, defaults: Preset) -> TrainingSpec:
     if spec.weights_in_fp32 and (spec.optimizer, False) not in OPTIMIZER_BYTES:
         raise _optimizer_error(spec, "weights_in_fp32")
     _check_states(spec, masters=mixed and not spec.weights_in_fp32)
+    ramp_phases(spec.rampup_batch_size, spec.global_batch_size)  # refuses what is none
     return replace(spec, casts_gradients=defaults.casts_gradients)
 
 

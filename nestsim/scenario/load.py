@@ -51,7 +51,7 @@ UNSAVED = "scenario.toml"
 
 _NAMES_OF_FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "model": ("config", "module", "moe_routing_file"),
+        "model": ("config", "module", "moe_routing_file", "document_lengths"),
         "cluster": ("profile",),
         "cluster.network": NETWORK_FILES,
         "software": ("constants", "links"),

@@ -11,14 +11,10 @@ from annotated_types import Ge, Le
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from estimators.models.changed import with_num_layers, without_padding
+from estimators.models.document_lengths import counted_lengths
 from estimators.models.huggingface import load_huggingface
 from estimators.models.layer_loads import layer_loads
-from estimators.models.library import (
-    build_spec,
-    family_words,
-    load_model,
-    model_names,
-)
+from estimators.models.library import build_spec, family_words, load_model, model_names
 from estimators.models.limits import (
     MAX_LAYERS,
     CapacityFactor,
@@ -49,10 +45,10 @@ from topologies.settings import Argument, CheckedBy, Derived, Examples, NameChoi
 Attention = Literal["flash", "plain"]
 
 DOCUMENTS = (
-    *("documents", "document_length"),
-    *("document_length_sigma", "document_length_samples"),
+    *("documents", "document_length", "document_length_sigma"),
+    *("document_length_samples", "document_length_counts"),
 )
-"""Settings of the documents that fill sequences."""
+"""What a model says of the documents that fill sequences."""
 
 TAKEN_OF_ROUTING = (
     *("moe_routing", "moe_routing_exponent", "moe_routing_sigma", "moe_expert_loads"),
@@ -95,8 +91,9 @@ class NamedModel(Table):
     documents: Documents = "whole"
     """Which documents fill a sequence, each of which attends to itself alone: "whole"
     (one), "fixed" (of `document_length` tokens), "log-normal" (with that median and
-    `document_length_sigma`), or "measured" (`document_length_samples`). They follow
-    each other in a stream that is cut into sequences."""
+    `document_length_sigma`), or "measured" (`document_length_samples` or
+    `document_lengths`). They follow each other in a stream that is cut into
+    sequences."""
 
     document_length: DocumentLength = Field(0, examples=[2048])
     """Tokens of a document with `documents` = "fixed", their median with
@@ -109,6 +106,11 @@ class NamedModel(Table):
     document_length_samples: DocumentLengths = Field((), examples=[[512, 900, 4096]])
     """Tokens of some documents, drawn as those that train the model, with `documents` =
     "measured"."""
+
+    document_lengths: Text | None = Field(None, examples=["lengths.csv"])
+    """A CSV file in place of `document_length_samples`, relative to the scenario's
+    folder: its columns `length` and `count` say how many documents have so many
+    tokens."""
 
     moe_routing: Routing = "balanced"
     """Where tokens go, which decides how busy the busiest rank of an expert group is:
@@ -156,7 +158,10 @@ class NamedModel(Table):
             "decoder_sequence_length": self.decoder_sequence_length,
             "mtp_num_layers": self.mtp_num_layers,
             "moe_layer_loads": layer_loads(folder, self.moe_routing_file),
-            **{name: getattr(self, name) for name in (*ROUTING, *DOCUMENTS)},
+            **{name: getattr(self, name) for name in (*ROUTING, *DOCUMENTS[:-1])},
+            **counted_lengths(
+                self.document_lengths, self.document_length_samples, folder
+            ),
         }
         written = {name: value for name, value in given.items() if value is not None}
         spec = replace(spec, **written)
@@ -299,6 +304,10 @@ class SpelledOutModel(TransformerSpec):
     moe_routing_file: Annotated[Text | None, Examples("loads.csv")] = None
     """CSV with the columns layer, expert and tokens, relative to the scenario's folder:
     tokens that each expert of each layer got, with `moe_routing` = "measured"."""
+    document_lengths: Annotated[Text | None, Examples("lengths.csv")] = None
+    """A CSV file in place of `document_length_samples`, relative to the scenario's
+    folder: its columns `length` and `count` say how many documents have so many
+    tokens."""
 
     position_embedding_type: Annotated[
         str,
@@ -344,6 +353,8 @@ class SpelledOutModel(TransformerSpec):
         """Return the architecture."""
         words = {name: getattr(self, name) for name in _spelled_out()}
         words["moe_layer_loads"] = layer_loads(folder, words.pop("moe_routing_file"))
+        file = words.pop("document_lengths")
+        words |= counted_lengths(file, self.document_length_samples, folder)
         words["attention_implementation"] = words.pop("attention")
         mean_length = words.pop("mean_sequence_length")
         return _adapted(build_spec(words), None, mean_length)

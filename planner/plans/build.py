@@ -226,6 +226,15 @@ def _num_microbatches(workload: Workload, spec: PlanSpec, dp: int) -> int:
             f"global_batch_size {batch}",
             hint=f"num_microbatches = {-(-batch // per_round)} pads the last ones",
         )
+    for size in workload.training.batch_sizes:
+        if size % per_round:
+            raise InputError(
+                "a batch of the ramp does not split into full microbatches",
+                where="micro_batch_size",
+                got=spec.micro_batch_size,
+                expected=f"micro_batch_size x data_parallel_size ({dp}) to divide "
+                f"{size:,} sequences, of training.rampup_batch_size",
+            )
     return batch // per_round
 
 

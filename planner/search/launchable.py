@@ -110,6 +110,14 @@ def _batch(plan: Plan, _: LaunchRules, facts: LaunchFacts) -> Breaches:
             f"{dp} replicas x {m} microbatches of {b} = {dp * b * m:,} sequences",
             f"{facts.global_batch_size:,} sequences, all microbatches full",
         )
+        return
+    uneven = (size for size in facts.ramp_sizes if size % (dp * b))
+    if (size := next(uneven, 0)) > 0:
+        yield (
+            "global_batch",
+            f"{size:,} sequences of training.rampup_batch_size on {dp} replicas",
+            f"microbatches of {b} that are all full",
+        )
 
 
 def _devices(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
@@ -176,7 +184,7 @@ def rank_order(
     return None
 
 
-def _pipeline(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
+def _pipeline(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     pp, v = len(plan.stages), plan.virtual_pipeline_model_parallel_size
     if pp == 1 or not rules.pipeline:
         return
@@ -185,9 +193,14 @@ def _pipeline(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
     known = schedule_name(v) if is_combined else family
     if known not in rules.schedules:
         yield "schedule", plan.schedule, f"one of {', '.join(rules.schedules)}"
-    m, known = plan.num_microbatches, grouped_name(known, group)
-    if known in SCHEDULES and (expected := deals_out(rules, known, pp, m, v)):
-        yield "microbatches", f"{m} microbatches on {pp} stages of {v} chunks", expected
+    known = grouped_name(known, group)
+    sizes = (facts.global_batch_size, *facts.ramp_sizes)
+    for size in sizes if known in SCHEDULES else ():
+        m = -(-plan.num_microbatches * size // facts.global_batch_size)
+        if expected := deals_out(rules, known, pp, m, v):
+            dealt = f"{m} microbatches on {pp} stages of {v} chunks"
+            yield "microbatches", dealt, expected
+            return
 
 
 def _expert_overlap(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:

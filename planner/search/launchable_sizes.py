@@ -78,6 +78,9 @@ class LaunchFacts:
     global_batch_size: int
     """Sequences per optimizer step."""
 
+    ramp_sizes: tuple[int, ...] = ()
+    """Sequences of steps while batches grow, rising."""
+
     num_devices: int
     """Devices of the cluster."""
 
@@ -123,6 +126,7 @@ class LaunchFacts:
             precision=workload.training.precision,
             experts_within_data=workload.software.experts_within_data,
             global_batch_size=workload.training.global_batch_size,
+            ramp_sizes=workload.training.batch_sizes[:-1],
             num_devices=cluster,
             idle_devices=idle_devices,
             orders=orders,

@@ -496,7 +496,8 @@ def degrees_of(
     within_data = workload.software.experts_within_data
     sizes = spec.micro_batches
     if rules is not None:
-        sizes = spec.full_micro_batches(workload.training.global_batch_size)
+        unit = math.gcd(*workload.training.batch_sizes)
+        sizes = spec.full_micro_batches(unit)
     tps = spec.tensor_model_parallel_sizes or divisors(model.num_attention_heads)
     powers = [2**k for k in range(num_devices.bit_length())]
     cps = spec.context_parallel_sizes or (

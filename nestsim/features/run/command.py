@@ -159,7 +159,7 @@ class JobReport(CertifiedReport, ScenarioReport):
     def cost(self) -> RunCost | None:
         """What the reported plan costs; None without one or without a table [cost]."""
         best = self.best
-        return None if best is None else self.result.cost_of(best.simulated)
+        return None if best is None else self.result.cost_of(best)
 
     @property
     def confirmed(self) -> bool:

@@ -4,28 +4,34 @@ Everything follows from the replayed throughput. What is assumed and what is lef
 is said in sentences, which stand in the text and in the JSON.
 """
 
+import math
 from typing import TYPE_CHECKING
 
-from nestsim.document.parts import DataTable, cell
+from nestsim.document.parts import DataTable, FactList, Section, cell
 from nestsim.document.wording import (
     DAY,
     KILOWATT_HOUR,
     amount,
     hourly,
+    long_time,
     number,
     percent,
+    signed_percent,
 )
 from topologies.units import (
     format_bandwidth,
+    format_duration,
     format_energy,
     format_money,
     format_power,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from nestsim.evaluate.cost import ClusterCost, CostPart, RunCost
+    from nestsim.evaluate.ramp import RampUp
+    from nestsim.evaluate.results import Candidate
     from nestsim.scenario.hardware.cost import CostSpec
 
 
@@ -71,7 +77,7 @@ def cost_json(run: "RunCost") -> dict[str, object]:
             }
             for part in cluster.parts
         ],
-        "assumptions": list(cost_sentences(cluster)),
+        "assumptions": list(cost_sentences(cluster, run.ramp)),
     }
 
 
@@ -112,12 +118,50 @@ def cost_rows(run: "RunCost") -> dict[str, str]:
         "the network": _network_words(run),
     }
     if run.run_tokens is not None:
-        assert run.run_time is not None
+        days = "unknown" if run.run_time is None else number(run.run_time / DAY)
         rows[f"{amount(run.run_tokens)} tokens"] = (
-            f"{number(run.run_time / DAY)} days, "
-            f"{_pair(cluster, run.run_cost, run.run_energy)}"
+            f"{days} days, {_pair(cluster, run.run_cost, run.run_energy)}"
         )
     return {name: words for name, words in rows.items() if words not in {"", "-"}}
+
+
+def ramp_sections(candidate: "Candidate") -> "Iterator[Section]":
+    """Yield what smaller batches at the beginning cost; nothing where all are whole."""
+    ramp = candidate.ramp
+    if ramp is None:
+        return
+    first, last = ramp.steps[0].global_batch_size, ramp.steps[-1].global_batch_size
+    facts = {
+        "way up": f"{ramp.num_steps:,} steps of {first:,} to {last:,} sequences, "
+        f"{ramp.sequences:,} in all",
+        "time": _ramp_words(ramp),
+    }
+    yield Section("ramp", "Batches that grow", (FactList(facts),))
+    table = DataTable.of(
+        "Steps until batches are whole",
+        ramp.steps,
+        {
+            "Batch": lambda step: cell(step.global_batch_size, "{:,}".format),
+            "Microbatches": lambda step: cell(step.num_microbatches, "{:,}".format),
+            "Steps": lambda step: cell(step.num_steps, "{:,}".format),
+            "Time of one": lambda step: cell(step.iteration_time, format_duration),
+        },
+    )
+    yield Section("ramp-steps", "Steps while batches grow", (table,), detail=True)
+
+
+def _ramp_words(ramp: "RampUp") -> str:
+    few = next((step for step in ramp.steps if math.isinf(step.iteration_time)), None)
+    if few is not None:
+        return (
+            f"unknown: the schedule has no step of {few.num_microbatches:,} "
+            "microbatches for the first of these batches"
+        )
+    share = ramp.extra_time / (ramp.time - ramp.extra_time)
+    return (
+        f"{long_time(ramp.time)}, {long_time(ramp.extra_time)} "
+        f"({signed_percent(share)}) more than as many sequences in whole batches"
+    )
 
 
 def _cluster_words(cluster: "ClusterCost") -> str:
@@ -193,7 +237,9 @@ def parts_table(cluster: "ClusterCost") -> DataTable:
     )
 
 
-def cost_sentences(cluster: "ClusterCost") -> tuple[str, ...]:
+def cost_sentences(
+    cluster: "ClusterCost", ramp: "RampUp | None" = None
+) -> tuple[str, ...]:
     """Return what cost and power rest on, and what is left out of them."""
     spec = cluster.spec
     sentences = [
@@ -203,7 +249,8 @@ def cost_sentences(cluster: "ClusterCost") -> tuple[str, ...]:
     ]
     if spec.tokens is not None:
         sentences.append(
-            "Every step of the run takes as long as the replayed one: no evaluations, "
+            "Every step of the run takes as long as the replayed one"
+            f"{'' if ramp is None else ' of its batch'}: no evaluations, "
             "checkpoints, failures or repeats."
         )
     left_out = _left_out(cluster)

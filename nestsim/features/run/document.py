@@ -52,7 +52,12 @@ from nestsim.features.run.causes import (
     planned_figure,
     plans_figure,
 )
-from nestsim.features.run.cost import cost_rows, cost_sentences, parts_table
+from nestsim.features.run.cost import (
+    cost_rows,
+    cost_sentences,
+    parts_table,
+    ramp_sections,
+)
 from nestsim.features.run.devices import devices_figure
 from nestsim.features.run.figures import link_figures, memory_bars, memory_lines
 from nestsim.features.run.record import (
@@ -283,7 +288,8 @@ def _replayed(
                 *([Sentences((others,))] if others else []),
             ),
         )
-    yield from _cost(result.cost_of(best.simulated))
+    yield from ramp_sections(best)
+    yield from _cost(result.cost_of(best))
     yield Section(
         "devices",
         "Stages and devices",
@@ -365,7 +371,7 @@ def _cost(run: "RunCost | None") -> Iterator[Section]:
         "What cost and power rest on",
         (
             parts_table(run.cluster),
-            Sentences(cost_sentences(run.cluster)),
+            Sentences(cost_sentences(run.cluster, run.ramp)),
         ),
         detail=True,
     )

@@ -24,6 +24,7 @@ from nestsim.features.run.result_record import (
     GivenRecord,
     PlannedRunRecord,
     PlanRecord,
+    RampRecord,
     ReplayedRunRecord,
     ResultRecord,
     SimplestRecord,
@@ -143,8 +144,9 @@ def priced_json(
     result: "JobResult[Any]", candidate: "Candidate"
 ) -> dict[str, dict[str, object]]:
     """Return what a replayed plan costs; nothing where the scenario does not say."""
-    run = result.cost_of(candidate.simulated)
-    return {} if run is None else {"cost": cost_json(run)}
+    run, ramp = result.cost_of(candidate), candidate.ramp
+    priced = {} if run is None else {"cost": cost_json(run)}
+    return priced if ramp is None else {**priced, "ramp": RampRecord.dump(ramp)}
 
 
 def broken_rules_json(candidate: "Candidate") -> list[dict[str, str]]:
@@ -412,7 +414,7 @@ def summary_rows(result: "ReplayedResult") -> list[dict[str, object]]:
             "simulated_mfu": candidate.simulated.mfu,
             "planned_peak_memory_bytes": candidate.planned.peak_memory,
             "simulated_peak_memory_bytes": candidate.simulated.peak_memory,
-            **cost_cells(result.cost_of(candidate.simulated)),
+            **cost_cells(result.cost_of(candidate)),
         }
         for candidate in result.candidates
     ]

@@ -265,6 +265,41 @@ class SimplestRecord(Record):
     """What it has and the reported plan has not."""
 
 
+class RampStepRecord(Record):
+    """Steps of one batch size while batches grow."""
+
+    global_batch_size: int
+    """Sequences of each step."""
+
+    num_microbatches: int
+    """Microbatches of each replica."""
+
+    num_steps: int
+    """How many steps a run takes of it."""
+
+    iteration_time_s: float | None
+    """Replayed time of one step; null if the schedule has no such step [s]."""
+
+
+class RampRecord(Record):
+    """The steps of a run until its batches are whole."""
+
+    sequences: int
+    """Sequences that are trained on the way up."""
+
+    num_steps: int
+    """Steps on the way up."""
+
+    time_s: float | None
+    """Time of the way up [s]."""
+
+    extra_time_s: float | None
+    """How much longer that is than as many sequences in whole batches [s]."""
+
+    steps: tuple[RampStepRecord, ...]
+    """By rising batch size."""
+
+
 class ResultRecord(Record):
     """Everything that was found about replayed plans: ``result.json``."""
 
@@ -339,6 +374,9 @@ class ResultRecord(Record):
 
     cost: Annotated[Mapping[str, object], LEFT_OUT] = field(default_factory=dict)
     """What the plan costs, where the scenario has prices."""
+
+    ramp: Annotated[RampRecord | None, LEFT_OUT] = None
+    """What smaller batches at the beginning take, where batches grow."""
 
     assertions: Annotated[tuple[Mapping[str, object], ...], LEFT_OUT] = ()
     """What the scenario's table [assert] asked for, and whether it holds."""

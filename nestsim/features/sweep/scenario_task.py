@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from estimators import user_files as tables
-from estimators.models import layer_loads
+from estimators.models import document_lengths, layer_loads
 from estimators.models.config_file import MAX_FILE as MAX_CONFIG_FILE
 from estimators.operators import profile
 from estimators.tracing import user_module
@@ -43,6 +43,10 @@ FILE_SETTINGS: Mapping[str, tuple[str, int]] = MappingProxyType(
         "model.config": ("a Hugging Face config.json", MAX_CONFIG_FILE),
         "model.module": ("a Python file that builds a module", user_module.MAX_FILE),
         "model.moe_routing_file": (layer_loads.EXPECTED, layer_loads.MAX_FILE),
+        "model.document_lengths": (
+            "a CSV file of lengths of documents",
+            document_lengths.MAX_FILE,
+        ),
         "cluster.profile": ("a file that nestsim profile wrote", profile.MAX_FILE),
         "cluster.network.path": ("a TOML file of links", link_file.MAX_FILE),
         "cluster.network.file": ("a file that describes a network", MAX_DESCRIBED),
@@ -285,7 +289,7 @@ def _replayed(result: "ReplayedResult", candidate: "Candidate") -> Row:
         **_throughput("planned", candidate.planned),
         "gap_s": candidate.verdict.gap.total,
         **_settings(candidate),
-        **cost_cells(result.cost_of(candidate.simulated)),
+        **cost_cells(result.cost_of(candidate)),
     }
 
 

@@ -172,6 +172,9 @@ def training_gaps(
             has = "none of its own" if known[field.name] == "" else known[field.name]
             reason = f"{framework} has {has}."
             yield LaunchGap(f"training.{field.name}", value, reason)
+    if ramp := job.training.rampup_batch_size:
+        reason = "The launch trains whole batches from its first step on."
+        yield LaunchGap("training.rampup_batch_size", list(ramp), reason)
 
 
 def expert_group_gaps(job: LaunchJob, framework: str) -> Iterator[LaunchGap]:

@@ -15,6 +15,7 @@ v`` virtual stages (``c p + i`` is chunk ``c`` of stage ``i``), ``B`` blocks and
 microbatches.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -407,15 +408,19 @@ class LaunchableSpace:
         One stage has no pipeline: its order is 1F1B's. Those of 1F1B with passes beside
         each other if ``pairs``.
         """
+        batches = self.workload.training.batch_sizes
         if p == 1:
             names: tuple[str, ...] = ("1f1b",) if v == 1 else ()
         else:
             names = tuple(
                 name
                 for name in (*self.tried_schedules, *self.grouped_schedules)
-                if SCHEDULES[name].allows(p, m, v)
-                and not deals_out(self.rules, name, p, m, v)
-                and not deals_as_usual(name, p, m)
+                if not deals_as_usual(name, p, m)
+                and all(
+                    SCHEDULES[name].allows(p, m * size // batches[-1], v)
+                    and not deals_out(self.rules, name, p, m * size // batches[-1], v)
+                    for size in batches
+                )
             )
         if not pairs:
             return names
@@ -583,7 +588,7 @@ class LaunchableSpace:
         self, degrees: Degrees, unit: int, *, idle: bool
     ) -> Iterator[tuple[int, int]]:
         """Yield numbers of stages, and of replicas, multiples of ``unit``."""
-        spec, batch = self.spec, self.workload.training.global_batch_size
+        spec, batch = self.spec, math.gcd(*self.workload.training.batch_sizes)
         groups, rest = divmod(self.num_devices, degrees.tp * degrees.cp)
         if rest and not idle:
             return

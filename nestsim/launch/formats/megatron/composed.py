@@ -370,8 +370,13 @@ def _training(given: GivenOptions, launched: Launched) -> Settings:
             "A step takes one microbatch on each replica, as nothing gives "
             "--global-batch-size."
         )
-    if given.any_of("rampup-batch-size"):
+    ramp = given.words("rampup-batch-size")
+    if ramp and given.any_of("decrease-batch-size-if-needed"):
         given.assume("The batch is that after its ramp.")
+    elif ramp:
+        training["rampup_batch_size"] = [
+            given.whole_number("rampup-batch-size", word) for word in ramp
+        ]
     training["precision"] = next(
         (name for name in ("bf16", "fp16") if given.flag(name)), "fp32"
     )

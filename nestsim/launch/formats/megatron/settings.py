@@ -322,6 +322,8 @@ def _layout(job: LaunchJob) -> Raw:
 
 def _training(job: LaunchJob) -> Raw:
     options = dict(_written("training", job.training))
+    if job.training.rampup_batch_size:
+        options["rampup-batch-size"] = job.training.rampup_batch_size
     states = ("main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
     if any(name in options for name in states):
         options["use-precision-aware-optimizer"] = True

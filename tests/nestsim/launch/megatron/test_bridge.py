@@ -54,7 +54,12 @@ KNOWN: dict[str, set[str]] = {
     "ddp": _names(DistributedDataParallelConfig),
     "optimizer": _names(OptimizerConfig),
     # training/config.py
-    "train": {"micro_batch_size", "global_batch_size", "train_iters"},
+    "train": {
+        "micro_batch_size",
+        "global_batch_size",
+        "rampup_batch_size",
+        "train_iters",
+    },
     "dist": {"use_tp_pp_dp_mapping", "use_megatron_fsdp"},
     "checkpoint": {"ckpt_format"},
     "rng": {"te_rng_tracker"},

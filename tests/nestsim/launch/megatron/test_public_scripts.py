@@ -220,7 +220,20 @@ def test_what_is_assumed_is_told() -> None:
         "The job has 128 devices, which its parallel sizes need; the script starts 8."
         in told
     )
-    assert "The batch is that after its ramp." in told
+    text = (SCRIPTS / "gpt3_175b.sh").read_text()
+    ramp = "--rampup-batch-size 16 16 5859375"
+    text = text.replace(ramp, f"{ramp} --decrease-batch-size-if-needed")
+    job = read_megatron(LaunchSource(path=SCRIPTS / "gpt3_175b.sh", text=text))
+    assert "The batch is that after its ramp." in job.assumptions
+    assert "rampup_batch_size" not in job.tables["training"]
+
+
+def test_batches_that_grow_are_read() -> None:
+    for name, ramp in (
+        ("gpt3_175b.sh", [16, 16, 5_859_375]),
+        ("bloom_176b.slurm", [192, 16, 9_765_625]),
+    ):
+        assert read(name).tables["training"]["rampup_batch_size"] == ramp
 
 
 def test_variables_can_be_given_beside_a_script() -> None:

@@ -296,6 +296,7 @@ def test_a_model_comes_back_or_is_a_gap(model: dict[str, Any], gap: str | None) 
         ({"matmul_precision": "fp8-blockwise", "exp_avg_dtype": "bf16"}, []),
         ({"gradient_precision": "bf16"}, []),
         ({"precision": "fp16"}, []),
+        ({"rampup_batch_size": [16, 16, 1000]}, []),
         ({"optimizer": "muon"}, ["overlap_param_gather"]),
         ({"optimizer": "adam8bit"}, ["optimizer"]),
         ({"moe_dispatch_precision": "fp8"}, ["moe_dispatch_precision"]),

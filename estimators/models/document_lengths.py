@@ -1,0 +1,165 @@
+"""How long documents are, as a histogram: distinct lengths, and how many have each.
+
+A sample and a file of counts are one thing here: lengths that occur several times are
+kept once, in order, with their count. All sums over them are of whole numbers, so that
+a histogram gives the bytes that its sample gives.
+
+A file is CSV with the columns ``length`` (tokens of a document) and ``count`` (how many
+documents have so many), in any order; other columns are not read. A length may stand in
+several lines, whose counts are added up, and a count may be 0.
+"""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from estimators.models.limits import MAX_SEQUENCE
+from topologies.errors import InputError, located
+from topologies.input_file import read_text
+
+COLUMNS = ("length", "count")
+"""Columns that a file has."""
+
+MAX_FILE = 10_000_000
+"""Longest file that is read [byte]."""
+
+MOST_LENGTHS = 1 << 14
+"""Most lengths of a file: what documents leave to attention takes time for each."""
+
+MOST_DOCUMENTS = 10**12
+"""Most documents of one length."""
+
+_EXPECTED = "CSV with the columns length and count"
+
+
+def histogram(
+    lengths: Sequence[int], counts: Sequence[int] = ()
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return distinct lengths in order, and how many documents have each.
+
+    Parameters
+    ----------
+    lengths
+        Of documents; one may occur several times [tokens].
+    counts
+        How many documents there are of each of ``lengths``; empty for one of each.
+
+    Raises
+    ------
+    InputError
+        If there are not as many counts as lengths.
+    """
+    if counts and len(counts) != len(lengths):
+        raise InputError(
+            "are not as many as lengths",
+            where="document_length_counts",
+            got=f"{len(counts):,} counts",
+            expected=f"{len(lengths):,}, or none to count each length once",
+        )
+    total = Counter[int]()
+    for length, count in zip(lengths, counts or [1] * len(lengths), strict=True):
+        total[length] += count
+    ordered = sorted(length for length in total if total[length])
+    return tuple(ordered), tuple(total[length] for length in ordered)
+
+
+def counted_lengths(
+    file: str | None, samples: tuple[int, ...], folder: Path
+) -> dict[str, tuple[int, ...]]:
+    """Return what a file of lengths says of an architecture; nothing without a file.
+
+    Parameters
+    ----------
+    file, folder
+        Name of the file, and the folder where it starts.
+    samples
+        Lengths that are given beside it.
+
+    Raises
+    ------
+    InputError
+        If there are both, or the file is none of lengths.
+    """
+    if file is None:
+        return {}
+    if samples:
+        raise InputError(
+            "is a file of what document_length_samples says, too",
+            where="document_lengths",
+            got=file,
+            expected="one of the two",
+        )
+    with located("document_lengths", ": "):
+        lengths, counts = read_lengths(folder / file)
+    return {"document_length_samples": lengths, "document_length_counts": counts}
+
+
+def read_lengths(path: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the lengths of a file, and how many documents have each.
+
+    Raises
+    ------
+    InputError
+        If it is no such file, or has too many lengths or none. The message names file
+        and line.
+    """
+    with located(str(path), ": "):
+        text = read_text(path, expected=_EXPECTED, most_bytes=MAX_FILE)
+        rows = list(_rows(text))
+        lengths, counts = histogram([row[0] for row in rows], [row[1] for row in rows])
+        if not lengths:
+            raise InputError(
+                "has no documents",
+                where="count",
+                got="0 documents",
+                expected="at least one",
+            )
+        if len(lengths) > MOST_LENGTHS:
+            raise InputError(
+                "has too many lengths",
+                where="length",
+                got=f"{len(lengths):,} lengths",
+                expected=f"at most {MOST_LENGTHS:,}",
+                hint="round them, for example to multiples of 16 tokens",
+            )
+    return lengths, counts
+
+
+def _rows(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the length and the count of each line behind the header."""
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    try:
+        names = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = names
+        if not {*COLUMNS} <= {*names}:
+            raise InputError(
+                "columns are missing",
+                where="header",
+                got=", ".join(names) or "none",
+                expected=_EXPECTED,
+            )
+        for row in reader:
+            where = f"line {reader.line_num}"
+            yield (
+                _whole(f"{where}: length", row["length"], 1, MAX_SEQUENCE),
+                _whole(f"{where}: count", row["count"], 0, MOST_DOCUMENTS),
+            )
+    except csv.Error as error:
+        raise InputError(
+            f"not CSV: {error}", where=f"line {reader.line_num}", expected=_EXPECTED
+        ) from None
+
+
+def _whole(where: str, text: str | None, least: int, most: int) -> int:
+    digits = (text or "").strip()
+    is_whole = digits.isascii() and digits.isdigit() and len(digits) <= len(str(most))
+    if not is_whole or not least <= int(digits) <= most:
+        raise InputError(
+            "is not possible",
+            where=where,
+            got=digits or "nothing",
+            expected=f"a whole number from {least} to {most:,}",
+        )
+    return int(digits)
