@@ -206,13 +206,21 @@ def _load(
         return ExpertLoad(taken, taken)
     if choice.routing == "random":
         return _random(choice, limit, ranks, tokens, group)
+    # Nothing else depends on how many tokens there are.
+    group = group if choice.routing == "power-law" else 0.0
+    return _known(choice, limit.most, ranks, group)
+
+
+@lru_cache(maxsize=4096)
+def _known(choice: _Choice, most: float, ranks: int, group: float) -> ExpertLoad:
+    """Return the load where loads of experts are drawn or counted."""
     if choice.routing == "measured":
         weights = np.array(choice.layers.tokens if choice.layers else [choice.loads])
     elif choice.routing == "log-normal":
         weights = np.exp(choice.shape * _normal_draws(choice.experts))
     else:
         weights = _power_law(choice, group)
-    every = np.minimum(choice.experts * _shares(weights, choice.copies), limit.most)
+    every = np.minimum(choice.experts * _shares(weights, choice.copies), most)
     if 1 < choice.packed < choice.experts:
         every = packed_loads(every, choice.packed)
     held = every.reshape(len(every), ranks, -1).mean(axis=2)
@@ -237,19 +245,22 @@ def packed_loads(loads: FloatArray, ranks: int) -> FloatArray:
     """
     draws, experts = loads.shape
     room = experts // ranks
-    order = np.argsort(-loads, axis=1, kind="stable")
-    sorted_loads = np.take_along_axis(loads, order, axis=1)
+    heaviest = np.sort(loads, axis=1)[:, ::-1]
+    by_place = np.ascontiguousarray(heaviest.T)
     # The heaviest come to empty ranks, one each.
-    held = sorted_loads[:, :ranks].copy()
-    count = np.ones((draws, ranks), dtype=np.int64)
+    held = heaviest[:, :ranks].copy()
+    count = np.ones(draws * ranks, dtype=np.int64)
     packed = np.empty((draws, ranks, room))
     packed[:, :, 0] = held
-    every = np.arange(draws)
-    for place in range(ranks, experts):
-        rank = np.where(count < room, held, np.inf).argmin(axis=1)
-        packed[every, rank, count[every, rank]] = sorted_loads[:, place]
-        held[every, rank] += sorted_loads[:, place]
-        count[every, rank] += 1
+    flat_held, flat_packed = held.reshape(-1), packed.reshape(-1)
+    first = ranks * np.arange(draws)
+    for load in by_place[ranks:]:
+        rank = held.argmin(axis=1) + first
+        number = count[rank]
+        flat_packed[rank * room + number] = load
+        count[rank] = number + 1
+        # Ranks that have no room are never the least busy.
+        flat_held[rank] += np.where(number + 1 < room, load, np.inf)
     linear = loads.reshape(packed.shape)
     better = packed.sum(axis=2).max(axis=1) < linear.sum(axis=2).max(axis=1)
     chosen = np.where(better[:, None, None], packed, linear)

@@ -121,11 +121,11 @@ def sizes_in_words(spec: TransformerSpec) -> str:
     """Return the sizes of a model, for those who must write it down elsewhere."""
     sizes = {field.name: getattr(spec, field.name) for field in fields(spec)}
     named = ("num_", "hidden_", "ffn_", "moe_", "vocab_")
-    said_apart = {*TAKEN_OF_ROUTING, "moe_expert_placement"}
+    elsewhere = {*TAKEN_OF_ROUTING, "moe_expert_placement"}
     return ", ".join(
         f"{name} {value}"
         for name, value in sizes.items()
-        if name.startswith(named) and value and name not in said_apart
+        if name.startswith(named) and value and name not in elsewhere
     )
 
 

@@ -201,8 +201,8 @@ def test_reports_say_how_far_layers_are_apart(tmp_path: Path) -> None:
     )
     best = nestsim.simulate(job(tmp_path)).best
     assert best is not None
-    said = " ".join(best.replay.notes)
-    assert "compute 1.3 times an even share of the tokens" in said
-    assert "Layers have 1 to 1.6 times, of which that is the mean" in said
-    assert "differs from it by -23% to +23% at most" in said
-    assert "They keep 1.6 times in all." in said
+    text = " ".join(best.replay.notes)
+    assert "compute 1.3 times an even share of the tokens" in text
+    assert "Layers have 1 to 1.6 times, of which that is the mean" in text
+    assert "differs from it by -23% to +23% at most" in text
+    assert "They keep 1.6 times in all." in text

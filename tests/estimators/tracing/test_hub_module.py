@@ -17,6 +17,7 @@ from estimators.models.huggingface import (
 from estimators.tracing import hub_module
 from estimators.tracing.hub_module import trace_hub_model
 from estimators.tracing.trace import trace_model
+from nestsim.scenario.model import build_model
 from tests import failures
 from topologies.errors import InputError
 from topologies.notices import gathered_notices
@@ -140,6 +141,28 @@ def test_what_cannot_be_traced_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             trace_hub_model(written(tmp_path, model_type, values), sequence_length=64)
         assert problem in caught.value.problem
+
+
+@failures.over(
+    ["name", "value"],
+    [
+        ("moe_routing", "random"),
+        ("moe_routing_file", "loads.csv"),
+        ("moe_expert_placement", "balanced"),
+        ("documents", "fixed"),
+        ("images", 2),
+    ],
+)
+def test_what_only_readers_heed_is_refused_of_a_traced_type(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    config = hub_types.hub_config("diffllama", {}).to_dict()
+    written(tmp_path, "diffllama", config)
+    table = {"config": "config.json", "sequence_length": 64}
+    assert build_model(table, tmp_path).sequence_length == 64
+    with pytest.raises(InputError, match="of transformers that is traced") as caught:
+        build_model({**table, name: value}, tmp_path)
+    assert caught.value.where == name
 
 
 @failures.over("model_type", ["jetmoe", "whisper", "step3p7", "gemma3n"])
