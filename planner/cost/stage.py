@@ -617,7 +617,7 @@ def _tied_time(
 ) -> float:
     """Return what the ends of a chain send for an embedding that they share [s]."""
     ends = {0, len(plan.stages) - 1}
-    if plan.joins_ends or index not in ends or table.tied_parameters <= 0:
+    if index not in ends or table.tied_parameters <= 0 or plan.joins_ends:
         return 0.0
     width = workload.parameter_bytes.reduce
     return _line(rates.tied, 1, table.tied_parameters * width)

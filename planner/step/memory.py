@@ -159,7 +159,7 @@ def stage_share(table: LayerTable, stage: Stage, plan: Plan) -> ParameterShare:
     held = [slice(first, last + 1) for first, last in stage.chunks]
     expert = sum(float(table.expert_parameters[span].sum()) for span in held)
     total = sum(float(table.parameters[span].sum()) for span in held)
-    if plan.joins_ends and stage.chunks[0][0] == 0:
+    if stage.chunks[0][0] == 0 and plan.joins_ends:
         total -= table.tied_parameters
     return ParameterShare(
         dense=total - expert,

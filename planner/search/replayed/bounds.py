@@ -122,8 +122,8 @@ class _Sent(NamedTuple):
     differ in their devices."""
     ends: FloatArray
     """Rates of the step's end, as the kernel reads them."""
-    exits: Exits
-    """Shares of traffic that leave blocks of the network."""
+    exits: tuple[Exits, ...]
+    """Shares of traffic that leave blocks of the network; all of them hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -191,14 +191,8 @@ class ReplayBounds:
             wires[:] = rates.boundary[0, 0, 0] + rates.boundary[0, 0, 1] * num_bytes
         ends = np.repeat(rates.rows, shape.p, axis=0)
         every = exits or (no_exits(len(rates.group_sizes), shape.p),)
-        alike = (wires,) * len(kinds.replicas)
-        found = [
-            self._read(
-                shape, _Sent(rates, alike, ends, block_exits), variants, kinds, cutoff
-            ).values
-            for block_exits in every
-        ]
-        return np.asarray(np.max(found, axis=0))
+        sent = _Sent(rates, (wires,) * len(kinds.replicas), ends, every)
+        return self._read(shape, sent, variants, kinds, cutoff).values
 
     def placed(
         self,
@@ -236,7 +230,7 @@ class ReplayBounds:
         )
         if self.by_layer:
             inside = inside._replace(rows=_unhindered(inside.rows, relaxed.rows))
-        return _Sent(inside, wires, alone.ends, placed.exits)
+        return _Sent(inside, wires, alone.ends, (placed.exits,))
 
     def memory_of(
         self,
@@ -252,7 +246,7 @@ class ReplayBounds:
         wires = np.zeros((1, shape.p, 2))
         ends = np.repeat(rates.rows, shape.p, axis=0)
         exits = no_exits(len(rates.group_sizes), shape.p)
-        sent = _Sent(rates, (wires,), ends, exits)
+        sent = _Sent(rates, (wires,), ends, (exits,))
         first = kinds._replace(replicas=kinds.replicas[:1])
         unbounded = replace(self, memory=np.inf)
         return unbounded._read(shape, sent, variants, first, np.inf).memory  # noqa: SLF001
@@ -275,11 +269,15 @@ class ReplayBounds:
             family = self._family(
                 shape, sent, (stages, wires, kinds.scarcity), variants.choices
             )
-            one: kernel.PlanBounds = kernel.replay_bounds(family, variants, cutoff)
-            if found is None:
-                found = one
-            else:
-                np.maximum(found.values, one.values, out=found.values)
+            for exits in sent.exits:
+                leaving = family.sent._replace(exits=terms.BlockExits(*exits))
+                bounded: kernel.PlanBounds = kernel.replay_bounds(
+                    family._replace(sent=leaving), variants, cutoff
+                )
+                if found is None:
+                    found = bounded
+                else:
+                    np.maximum(found.values, bounded.values, out=found.values)
         assert found is not None, "there is a replica"
         return found
 
@@ -297,7 +295,7 @@ class ReplayBounds:
         stages, wires, scarcity = replica
         table = self.workload.table(shape.degrees)
         schedule = shape.schedule_name
-        rates, exits = sent.rates, sent.exits
+        rates = sent.rates
         rows = _rows_by_kind(rates, stages)
         own = [self._table(shape.degrees, kinds) for kinds in rows.kinds]
         if len(own) == 1:
@@ -355,7 +353,7 @@ class ReplayBounds:
                 np.ascontiguousarray(sent.ends),
                 rates.group_sizes,
                 rates.senders,
-                terms.BlockExits(*exits),
+                terms.BlockExits(*sent.exits[0]),
             ),
             job=job,
             order=pass_order(schedule, shape, own, wires),

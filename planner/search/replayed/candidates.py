@@ -54,6 +54,17 @@ FAMILIES_PER_REPORT = 16
 """Families of configurations between two reports of progress."""
 
 
+class Unplaced(NamedTuple):
+    """What no placement of some sizes can beat."""
+
+    rates: tuple[StageRates, ...]
+    """Rates one of which no placement can beat."""
+    least: StageRates
+    """The least of these."""
+    exits: tuple[Exits, ...]
+    """What leaves blocks of the network at least, of each tier."""
+
+
 class Leaves(NamedTuple):
     """The plans of a configuration on a placement, by their bounds."""
 
@@ -125,9 +136,7 @@ class LaunchableCandidates:
     """What placements cost."""
     _first: dict[int, FloatArray] = field(default_factory=dict)
     """Number of a family -> first bounds of its configurations."""
-    _unplaced: dict[Configuration, tuple[tuple[StageRates, ...], tuple[Exits, ...]]] = (
-        field(default_factory=dict)
-    )
+    _unplaced: dict[Configuration, Unplaced] = field(default_factory=dict)
 
     @classmethod
     def enumerate(
@@ -268,7 +277,7 @@ class LaunchableCandidates:
         With the kinds of devices that its placements have. Infinite if none fits in
         memory.
         """
-        least, (relaxed, exits) = np.inf, self._whatever_placement(configuration)
+        least, (relaxed, _, exits) = np.inf, self._unplaced_of(configuration)
         options = range(len(relaxed[0].group_sizes))
         for (shape, kinds), rates in product(
             product(
@@ -307,7 +316,9 @@ class LaunchableCandidates:
         if kinds.are_alike:
             yield cuts, 0.0
             return
-        floors = self._floors(shape, kinds, cuts, self._relaxed(configuration))
+        floors = self._floors(
+            shape, kinds, cuts, self._unplaced_of(configuration).rates
+        )
         order = np.argsort(floors, kind="stable")
         for start in range(0, len(order), SHEAF):
             chosen = order[start : start + SHEAF]
@@ -333,8 +344,7 @@ class LaunchableCandidates:
         may meet otherwise.
         """
         known: dict[tuple[str, bytes], Leaves] = {}
-        least = self._relaxed(configuration)
-        relaxed = self.least_rates(configuration)
+        least, relaxed, _ = self._unplaced_of(configuration)
         for shape, placement in product(
             self.listing.shapes(configuration), self.listing.placements(configuration)
         ):
@@ -418,7 +428,7 @@ class LaunchableCandidates:
             choices, columns = self.listing.choices(configuration, (0,), shape.schedule)
             if not choices:
                 continue
-            rates = self._relaxed(configuration)[0]
+            rates = self._unplaced_of(configuration).rates[0]
             seen: set[bytes] = set()
             for placement in self.listing.placements(configuration):
                 kinds = self.listing.kinds(placement)
@@ -484,30 +494,27 @@ class LaunchableCandidates:
         layers = len(cuts) * len(choices) * self.workload.chain[0]
         self.work.spend(len(kinds.replicas) * (BOUND + layers // BOUNDED_LAYERS))
 
-    def _whatever_placement(
-        self, configuration: Configuration
-    ) -> tuple[tuple[StageRates, ...], tuple[Exits, ...]]:
-        """Return rates that no placement can beat, and what leaves blocks at least.
+    def _unplaced_of(self, configuration: Configuration) -> Unplaced:
+        """Return what no placement can beat.
 
-        Micro-batch, chunks and pairing have no say in them.
+        Micro-batch, chunks and pairing have no say in it.
         """
         sizes = configuration._replace(b=1, v=1, pairs=False)
         if sizes not in self._unplaced:
             if len(self._unplaced) >= MOST_UNPLACED:
                 # The oldest.
                 del self._unplaced[next(iter(self._unplaced))]
-            rates = self._relaxed(sizes)
-            exits = relaxed_exits(self.prices.tiers, sizes, len(rates[0].group_sizes))
-            self._unplaced[sizes] = rates, exits
+            tensor = self.tensor_rates[sizes.tp]
+            rates = relaxed_rates(self.relaxation, tensor, sizes)
+            rates = shared_inside(rates, sizes.tp, self.relaxation)
+            rows = np.min([stage_rates.rows for stage_rates in rates], axis=0)
+            self._unplaced[sizes] = Unplaced(
+                rates,
+                rates[0]._replace(rows=rows),
+                relaxed_exits(self.prices.tiers, sizes, len(rates[0].group_sizes)),
+            )
         return self._unplaced[sizes]
-
-    def _relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
-        tensor = self.tensor_rates[configuration.tp]
-        rates = relaxed_rates(self.relaxation, tensor, configuration)
-        return shared_inside(rates, configuration.tp, self.relaxation)
 
     def least_rates(self, configuration: Configuration) -> StageRates:
         """Return rates that no placement of a configuration can beat."""
-        rates = self._relaxed(configuration)
-        rows = np.min([stage_rates.rows for stage_rates in rates], axis=0)
-        return rates[0]._replace(rows=rows)
+        return self._unplaced_of(configuration).least
