@@ -12,6 +12,7 @@ from topologies.settings import (
     Bandwidth,
     Duration,
     Examples,
+    Listed,
     NameChoice,
     Quantity,
     Seed,
@@ -142,8 +143,8 @@ ELASTIC = ("off", "smaller-batch", "same-batch")
 """What a job does with fewer nodes than it needs: wait, or go on without replicas, the
 batch being smaller or the others doing more."""
 
-MOST_SEEDS, MOST_SPARES = 100_000, 1_000_000
-"""Runs, and spare nodes, that a scenario may ask for."""
+MOST_SEEDS, MOST_SPARES, MOST_DOMAINS = 100_000, 1_000_000, 100
+"""Runs, spare nodes, and kinds of domains, that a scenario may ask for."""
 
 Period = Annotated[float, Quantity("lifetime", ("365 d", "12 h"))]
 """More than 0, and as long as years [s]."""
@@ -168,8 +169,8 @@ NODE_BANDWIDTH = 25e9 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailureRate(Spec):
-    """How often one of a kind of components fails: by one of two settings."""
+class LifetimeSpec(Spec):
+    """How often something fails: by one of two settings."""
 
     mtbf: Annotated[Period | None, Examples("3300 d")] = None
     """Mean time between failures of one such component [s]."""
@@ -204,6 +205,11 @@ class FailureRate(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRate(LifetimeSpec):
+    """How often one of a kind of components fails: by one of two settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRates(Spec):
     """Rates of components, in place of the published ones."""
 
@@ -235,6 +241,31 @@ class FailureRates(Spec):
         """Return the rates that are given."""
         rates = {name: getattr(self, name) for name in COMPONENTS}
         return {name: rate for name, rate in rates.items() if rate is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureDomain(LifetimeSpec):
+    """Nodes that one failure takes out together: a rack, a switch, a power feed."""
+
+    name: Annotated[Text, Examples("rack power")]
+    """What fails, in words."""
+
+    level: Annotated[Text | None, Examples("leaf")] = None
+    """Level of the network whose blocks they are: one failure takes all nodes of a
+    block."""
+
+    nodes: Annotated[Annotated[int, Ge(1)] | None, Examples(32)] = None
+    """Nodes of one of them, in place of `level`."""
+
+    def __post_init__(self) -> None:
+        LifetimeSpec.__post_init__(self)
+        if (self.level is None) == (self.nodes is None):
+            raise InputError(
+                "says which nodes fail together by none or both of its settings",
+                where="nodes",
+                got="none" if self.level is None else "level and nodes",
+                expected='either level = "leaf" or nodes = 32',
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +335,14 @@ class GoodputSpec(Spec):
         FailureRates, Examples({"device": {"mtbf": "3300 d"}}, default=None)
     ] = field(default_factory=FailureRates)
     """Rates of components, in place of published ones."""
+
+    domains: Annotated[
+        tuple[FailureDomain, ...],
+        Listed(1, MOST_DOMAINS),
+        Examples([{"name": "rack power", "nodes": 4, "mtbf": "5000 d"}], default=None),
+    ] = ()
+    """What takes several nodes out at once, beside what else fails. The job's nodes are
+    whole domains, one after another."""
 
     trace: Annotated[Text | None, Examples("failures.csv")] = None
     """Log of your cluster's own failures in place of published ones, relative to the

@@ -569,6 +569,9 @@ def _goodputs(draw: st.DrawFn) -> Tree:
         part = draw(st.sampled_from(["device", "node", "switch", "link", "job"]))
         goodput["rates"] = {part: {"mtbf": "5 d", "shape": shape}}
     if draw(st.booleans()):
+        domain = {"name": "rack", "nodes": draw(st.sampled_from([1, 2, 64]))}
+        goodput["domains"] = [{**domain, "per_thousand_days": 20.0}]
+    if draw(st.booleans()):
         goodput["maintenance"] = {"every": draw(st.sampled_from(["1 h", "2 d"]))}
     if draw(st.booleans()):
         goodput["checkpoint"] = {

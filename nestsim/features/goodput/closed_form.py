@@ -27,10 +27,12 @@ References
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import lambertw, pdtr
+from scipy.special import lambertw, ndtr, pdtr
 
 from topologies.arrays import FloatArray
 
@@ -125,32 +127,87 @@ def daly_interval(stall: float, mtti: float) -> float:
     return young_interval(stall, mtti) * series - stall
 
 
-def enough_nodes(failure_rate: float, repair: float, spares: FloatArray) -> FloatArray:
+class NodeLoss(NamedTuple):
+    """What takes nodes out."""
+
+    rate: float
+    """How often [1/s]."""
+
+    nodes: int = 1
+    """Nodes at once."""
+
+
+MOST_COUNTED = 2**22
+"""Longest distribution of broken nodes that is computed; beyond, it is a normal one."""
+
+
+def enough_nodes(
+    losses: Sequence[NodeLoss], repair: float, spares: FloatArray
+) -> FloatArray:
     """Return the share of the time in which at most so many nodes are broken.
 
     Nodes that are repaired side by side are a queue with as many servers as there are
     nodes: the number of broken ones is Poisson, whatever the distribution of the repair
-    (Palm's theorem).
+    (Palm's theorem). Where failures take several nodes at once, it is a sum of such
+    numbers, each times the nodes of its failure.
 
     Parameters
     ----------
-    failure_rate
-        Of all nodes of the job [1/s].
+    losses
+        What takes nodes of the job.
     repair
-        Mean time of a repair [s].
+        Time of a repair [s].
     spares
         Numbers of spare nodes.
     """
-    return np.asarray(pdtr(spares, failure_rate * repair), dtype=np.float64)
+    if all(loss.nodes == 1 for loss in losses):
+        return np.asarray(pdtr(spares, _mean(losses, repair)), dtype=np.float64)
+    mean, deviation, length = _spread(losses, repair)
+    if length > MOST_COUNTED:
+        return np.asarray(ndtr((spares + 0.5 - mean) / deviation))
+    shares = np.cumsum(broken_nodes(losses, repair, length))
+    return np.asarray(shares[np.minimum(spares, length - 1).astype(np.int64)])
 
 
-def spares_for(failure_rate: float, repair: float, share: float) -> int:
+def broken_nodes(losses: Sequence[NodeLoss], repair: float, length: int) -> FloatArray:
+    """Return the share of the time in which 0, 1, .. nodes are broken.
+
+    By the transform of the compound Poisson distribution: that of ``n`` nodes at once
+    which fail ``m`` times in a repair is ``exp(m (z**n - 1))``.
+
+    Parameters
+    ----------
+    losses, repair
+        As for `enough_nodes`.
+    length
+        Numbers of nodes that are told apart; more are rare.
+    """
+    roots = np.exp(-2j * np.pi * np.arange(length // 2 + 1) / length)
+    exponent = np.zeros_like(roots)
+    for loss in losses:
+        exponent += loss.rate * repair * (roots**loss.nodes - 1.0)
+    return np.asarray(np.fft.irfft(np.exp(exponent), length))
+
+
+def _mean(losses: Sequence[NodeLoss], repair: float) -> float:
+    return repair * sum(loss.rate * loss.nodes for loss in losses)
+
+
+def _spread(losses: Sequence[NodeLoss], repair: float) -> tuple[float, float, int]:
+    """Return mean and deviation of the broken nodes, and how many are never broken."""
+    mean = _mean(losses, repair)
+    variance = repair * sum(loss.rate * loss.nodes**2 for loss in losses)
+    most = 40 * max((loss.nodes for loss in losses), default=1)
+    deviation = math.sqrt(variance)
+    return mean, deviation, 2 * math.ceil(mean / 2 + 6.0 * deviation + most)
+
+
+def spares_for(losses: Sequence[NodeLoss], repair: float, share: float) -> int:
     """Return how many spare nodes are enough for a share of the time below 1."""
-    mean = failure_rate * repair
-    least, most = 0, int(mean + 12.0 * math.sqrt(mean) + 40.0)
+    least, most = 0, _spread(losses, repair)[2]
     while least < most:
         middle = (least + most) // 2
-        if pdtr(middle, mean) >= share:
+        if enough_nodes(losses, repair, np.array([float(middle)]))[0] >= share:
             most = middle
         else:
             least = middle + 1

@@ -375,9 +375,7 @@ def _failures(data: GoodputRecord) -> tuple[Block, ...]:
             "What fails",
             data.failures,
             {
-                "Component": lambda kind: _COMPONENTS.get(
-                    kind.component, kind.component
-                ),
+                "Component": _component,
                 "Number": lambda kind: cell(kind.count, "{:,}".format),
                 "MTBF of one": lambda kind: cell(kind.mtbf_s, long_time),
                 "MTBF of all": lambda kind: cell(kind.mtbf_of_all_s, long_time),
@@ -388,6 +386,11 @@ def _failures(data: GoodputRecord) -> tuple[Block, ...]:
         ),
         *paragraphs(sources),
     )
+
+
+def _component(kind: FailureRecord) -> str:
+    name = _COMPONENTS.get(kind.component, kind.component)
+    return f"{name}, {kind.nodes:,} nodes each" if kind.nodes > 1 else name
 
 
 def _rate(kind: FailureRecord) -> str:

@@ -20,6 +20,7 @@ from nestsim.evaluate.job import run_job, simulate_job
 from nestsim.evaluate.results import Candidate, ReplayedResult
 from nestsim.features.goodput.closed_form import (
     Cycle,
+    NodeLoss,
     daly_interval,
     enough_nodes,
     spares_for,
@@ -71,6 +72,9 @@ this, at least a step, to the longer one times this."""
 MOST_FAILURES = 1e6
 """Expected in one run; with more, nothing would be trained."""
 
+FIRST_DOMAIN = 10_000
+"""Number of the random numbers of the first domain, behind all others."""
+
 ENOUGH = 0.999
 """Share of the time in which spare nodes should be enough."""
 
@@ -117,7 +121,9 @@ def goodput_job(
         max(best, habits.interval) * WIDTH,
     )
     curve = _curve(habits, kinds, cycle, ends, seeds, spec.duration, progress)
-    node_rate = sum(kind.total_rate for kind in kinds if kind.breaks_node)
+    losses = [
+        NodeLoss(kind.total_rate, kind.nodes) for kind in kinds if kind.breaks_node
+    ]
     spares = math.inf if habits.spares is None else habits.spares
     findings = GoodputFindings(
         healthy=parts.healthy,
@@ -133,8 +139,8 @@ def goodput_job(
         best=best,
         enough_nodes=1.0
         if math.isinf(spares)
-        else float(enough_nodes(node_rate, habits.repair, np.array([spares]))[0]),
-        spares_needed=spares_for(node_rate, habits.repair, ENOUGH),
+        else float(enough_nodes(losses, habits.repair, np.array([spares]))[0]),
+        spares_needed=spares_for(losses, habits.repair, ENOUGH),
         runs=run_seeds(habits, kinds, seeds, spec.duration, progress=progress),
         seeds=seeds,
         curve=curve,
@@ -225,7 +231,60 @@ def failure_kinds(
                     source=source if given is None else GIVEN,
                 )
             )
-    return tuple(kinds)
+    taken = {*COMPONENTS, *(kind.name for kind in kinds)}
+    return *kinds, *_domain_kinds(spec, network, num_nodes, taken)
+
+
+def _domain_kinds(
+    spec: GoodputSpec, network: Network, num_nodes: int, taken: set[str]
+) -> list[FailureKind]:
+    """Return what takes several nodes of a cluster at once; names are not to be taken.
+
+    The last domain may be smaller, and counts as a whole one.
+    """
+    blocks = {
+        level.name: -(-level.block_size // node_size(network))
+        for level in network.levels
+    }
+    kinds = []
+    for place, domain in enumerate(spec.domains):
+        if domain.name in taken:
+            raise InputError(
+                "is the name of something else that fails",
+                where=f"goodput.domains[{place}].name",
+                got=domain.name,
+                expected="a name of its own",
+            )
+        taken.add(domain.name)
+        nodes = blocks.get(domain.level or "", domain.nodes)
+        if nodes is None:
+            raise InputError(
+                "is no level of the network",
+                where=f"goodput.domains[{place}].level",
+                got=domain.level,
+                expected=" or ".join(blocks),
+            )
+        if nodes > num_nodes:
+            raise InputError(
+                "is larger than the job",
+                where=f"goodput.domains[{place}].nodes",
+                got=f"{nodes:,} nodes",
+                expected=f"at most {num_nodes:,}",
+            )
+        if domain.rate:
+            kinds.append(
+                FailureKind(
+                    name=domain.name,
+                    stream=FIRST_DOMAIN + place,
+                    count=-(-num_nodes // nodes),
+                    rate=domain.rate,
+                    shape=domain.shape,
+                    breaks_node=True,
+                    nodes=nodes,
+                    source=GIVEN,
+                )
+            )
+    return kinds
 
 
 def _check_duration(
@@ -239,7 +298,7 @@ def _check_duration(
             got=f"{spec.duration:.4g} s",
             expected=f"at least {healthy.step_time:.4g} s",
         )
-    count = sum(kind.total_rate for kind in kinds) * spec.duration
+    count = sum(kind.total_rate * kind.nodes for kind in kinds) * spec.duration
     if count > MOST_FAILURES:
         raise InputError(
             "lets the job fail too often",

@@ -20,6 +20,9 @@ class FailureRecord(Record):
     count: int
     """Number of such components."""
 
+    nodes: int
+    """Nodes that a failure takes out together, if it takes any."""
+
     mtbf_s: float
     """Mean time between failures of one of them [s]."""
 

@@ -65,6 +65,9 @@ class FailureKind:
     breaks_node: bool
     """Whether a failure takes a node out until it is repaired."""
 
+    nodes: int = 1
+    """Nodes that it takes out together, if it does."""
+
     source: str
     """Where the rate was published, `GIVEN`, or the file of a log."""
 
@@ -142,11 +145,16 @@ def draw_events(
     """
     moments: list[FloatArray] = []
     bits: list[IntArray] = []
+    counts: list[int] = []
     for kind in kinds:
         failed = kind.draw(seed, duration)
-        moments.append(failed)
+        counts.append(len(failed))
         hangs = kind.hangs(seed, len(failed), hang_share)
-        bits.append(HANGS * hangs + TAKES_NODE * kind.breaks_node)
+        # Behind the node that stops the job, others of its domain fail in that tick.
+        of_nodes = np.full((len(failed), kind.nodes), TAKES_NODE)
+        of_nodes[:, 0] = HANGS * hangs + TAKES_NODE * kind.breaks_node
+        moments.append(np.repeat(failed, kind.nodes))
+        bits.append(of_nodes.ravel())
     if math.isfinite(planned_every):
         number = math.ceil(duration / planned_every)
         stops: FloatArray = np.arange(1.0, number) * planned_every
@@ -157,7 +165,7 @@ def draw_events(
     return Events(
         times=np.floor(times[order] / TICK).astype(np.int64),
         kinds=np.concatenate([*bits, np.empty(0)]).astype(np.int64)[order],
-        counts=tuple(len(of_kind) for of_kind in moments[: len(kinds)]),
+        counts=tuple(counts),
     )
 
 

@@ -8,6 +8,7 @@ from scipy.optimize import minimize_scalar
 
 from nestsim.features.goodput.closed_form import (
     Cycle,
+    NodeLoss,
     daly_interval,
     enough_nodes,
     spares_for,
@@ -209,14 +210,16 @@ def test_the_time_without_enough_nodes_is_palm_s() -> None:
         )
         waited = runs.shares()["waiting for repair"]
         error = waited.std(ddof=1) / math.sqrt(20)
-        (enough,) = enough_nodes(kind.total_rate, DAY, np.array([float(spares)]))
+        (enough,) = enough_nodes(
+            [NodeLoss(kind.total_rate)], DAY, np.array([float(spares)])
+        )
         assert abs(waited.mean() - (1 - enough)) < 3 * error + 1e-6
 
 
 def test_spares_are_enough_and_none_too_many() -> None:
     for mean in (0.01, 1.0, 9.0, 100.0):
-        found = spares_for(mean, 1.0, 0.999)
-        shares = enough_nodes(mean, 1.0, np.array([found - 1.0, found]))
+        found = spares_for([NodeLoss(mean)], 1.0, 0.999)
+        shares = enough_nodes([NodeLoss(mean)], 1.0, np.array([found - 1.0, found]))
         assert shares[1] >= 0.999
         assert found == 0 or shares[0] < 0.999
 
