@@ -37,6 +37,7 @@ def pytest_collection_finish() -> None:
 
 
 COSTLY = (
+    "tests/architecture/test_shipped_kernels.py",
     "tests/architecture/test_wheel.py::test_the_wheel",
     "tests/architecture/test_wheel.py::test_the_source",
     "tests/docs/test_site.py::test_every_page_is",

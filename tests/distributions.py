@@ -1,11 +1,14 @@
 """``make dist``: build both distributions, check them, and try each by itself.
 
-The wheel is installed into a new environment of each Python that is at hand, and the
-source distribution into one; each runs a scenario, and all must give the same bytes.
+The wheel is installed into a new environment of each Python that is at hand, with the
+wheel that brings kernels for this one, and the source distribution into one. Each runs
+a scenario; all must give the same bytes, and kernels that came along are not compiled.
 """
 
 import argparse
 import hashlib
+import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -28,8 +31,21 @@ def built(folder: Path) -> tuple[Path, Path]:
     return source, wheel
 
 
+def built_with_kernels(source: Path, python: Path, version: str) -> Path:
+    """Build the wheel with kernels for a Python, beside its source, and return it."""
+    with tempfile.TemporaryDirectory(prefix="nestsim-dist-") as home:
+        _run(python, "-m", "venv", home)
+        pip = (Path(home) / "bin" / "python", "-m", "pip", "--quiet", "wheel")
+        where = ("--no-deps", "--wheel-dir", source.parent)
+        _run(*pip, "--disable-pip-version-check", *where, source, NESTSIM_KERNELS="1")
+    (wheel,) = source.parent.glob(f"*-cp{version.replace('.', '')}-*.whl")
+    _run(sys.executable, "-m", "twine", "check", "--strict", wheel)
+    return wheel
+
+
 def answer(distribution: Path, python: Path, extras: str = "") -> str:
     """Install into a new environment, run a scenario, and return its result's hash."""
+    brings_kernels = distribution.suffix == ".whl" and "-none-" not in distribution.name
     with tempfile.TemporaryDirectory(prefix="nestsim-dist-") as home:
         environment, results = Path(home) / "environment", Path(home) / "results"
         _run(python, "-m", "venv", environment)
@@ -38,15 +54,19 @@ def answer(distribution: Path, python: Path, extras: str = "") -> str:
         _run(*pip, "check")
         nestsim = environment / "bin" / "nestsim"
         _run(nestsim, "--version")
-        _run(nestsim, "run", SCENARIO, "--no-figures", "-q", "--output", results)
+        cache = {"NESTSIM_CACHE_DIR": f"{home}/cache"} if brings_kernels else {}
+        options = ("--no-figures", "-q", "--output", results)
+        _run(nestsim, "run", SCENARIO, *options, **cache)
+        if brings_kernels and (Path(home) / "cache" / "kernels").exists():
+            raise RuntimeError(f"{distribution.name}: kernels were compiled anew")
         _run(nestsim, "verify", results)
         return hashlib.sha256((results / "result.json").read_bytes()).hexdigest()
 
 
-def _run(*command: object) -> None:
+def _run(*command: object, **environment: str) -> None:
     # Not from the repository, whose packages stand in the folder.
-    words = [str(word) for word in command]
-    subprocess.run(words, check=True, cwd=tempfile.gettempdir())
+    words, folder = [str(word) for word in command], tempfile.gettempdir()
+    subprocess.run(words, check=True, cwd=folder, env=os.environ | environment)
 
 
 def main() -> int:
@@ -67,6 +87,9 @@ def main() -> int:
         answers[f"{wheel.name} on {version}"] = answer(wheel, python, options.extras)
         if len(answers) == 1:
             answers[source.name] = answer(source, python, options.extras)
+        if (sys.platform, platform.machine()) == ("linux", "x86_64"):
+            bringing = built_with_kernels(source, python, version)
+            answers[bringing.name] = answer(bringing, python, options.extras)
     for name, digest in answers.items():
         sys.stdout.write(f"{digest[:16]}  {name}\n")
     return 0 if len(set(answers.values())) <= 1 else 1

@@ -6,6 +6,10 @@ those that declare kernels, the versions of Python, numpy, numba and LLVM, and t
 processor. Numba's own cache does not notice when a kernel reads a constant of another
 file that has changed, and its index loses or mixes up entries when several processes
 write at once.
+
+A wheel for one Python brings kernels along (`SHIPPED`), compiled for any processor of
+level x86-64-v3 as the wheel was built. They are named likewise, so that those of other
+sources, versions or processors are not there.
 """
 
 import gc
@@ -38,6 +42,17 @@ from topologies.notices import notices
 from topologies.user_cache import cache_folder, read_sealed, write_sealed
 
 _OPTIONS = {"nopython": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+
+SHIPPED = Path(__file__).with_name("shipped")
+"""Folder of the kernels that came with the package; a repository has none."""
+
+GENERIC = (
+    "x86-64-v3",
+    "+avx,+avx2,+bmi,+bmi2,+cmov,+crc32,+cx16,+cx8,+f16c,+fma,+fxsr,+lzcnt,+mmx,+movbe,"
+    "+popcnt,+sahf,+sse,+sse2,+sse3,+sse4.1,+sse4.2,+ssse3,+xsave",
+)
+"""Processor and features, in LLVM's names, that shipped kernels are compiled for: level
+x86-64-v3 of the System V ABI (AMD64 supplement, table of micro-architecture levels)."""
 
 _SCALARS = {
     int: types.int64,
@@ -244,8 +259,9 @@ def _compiled_type(hint: Any) -> Any:
 
 
 def _reduced(compiled: Any) -> tuple[Any, ...]:
-    """Return what is kept of a kernel that has been compiled."""
-    *kept, environments = compiled._reduce()  # noqa: SLF001
+    """Return what is kept of a kernel that has been compiled: no listing of types."""
+    bare = compiled._replace(type_annotation="")
+    *kept, environments = bare._reduce()  # noqa: SLF001
     return *kept, [(known.env_name, known.consts) for known in environments]
 
 
@@ -281,7 +297,7 @@ def _name_runtime() -> None:
 
 
 class _KernelCache(NullCache):  # type: ignore[misc]  # as above
-    """Machine code in files of the user; see the module."""
+    """Machine code in files of the package or the user; see the module."""
 
     def __init__(
         self,
@@ -295,8 +311,11 @@ class _KernelCache(NullCache):  # type: ignore[misc]  # as above
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return what was kept for this kernel, or None: then it is compiled."""
-        file = self._file(sig, target_context)
-        contents = None if file is None else read_sealed(file)
+        target = target_context.codegen().magic_tuple()
+        contents = self._shipped(sig, *target)
+        folder = None if contents is not None else cache_folder("kernels")
+        if folder is not None:
+            contents = read_sealed(folder / self._name(sig, target))
         if contents is not None:
             return _loaded(target_context, pickle.loads(contents))
         target_context.refresh()
@@ -304,34 +323,42 @@ class _KernelCache(NullCache):  # type: ignore[misc]  # as above
         self._compiling.enter_context(_compiling_for(target_context.codegen()))
         return None
 
+    def _shipped(
+        self, sig: Any, triple: str, _processor: str, features: str
+    ) -> bytes | None:
+        if not {*GENERIC[1].split(",")} <= {*features.split(",")}:
+            return None
+        # Whoever may write there may write the package's sources.
+        file = SHIPPED / self._name(sig, (triple, *GENERIC))
+        return read_sealed(file, is_private=False)
+
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep what was compiled, if there is a place for it."""
-        file = self._file(sig, data.target_context)
-        if file is None:
-            notices().cannot_keep("compiled kernels", "there is no home folder")
-            return
-        try:
-            write_sealed(file, serialize.dumps(_reduced(data)))
-        except OSError as error:
-            why = f"{file.parent}: {error.strerror or error}"
-            notices().cannot_keep("compiled kernels", why)
-
-    def _file(self, sig: Any, target_context: Any) -> Path | None:
         folder = cache_folder("kernels")
         if folder is None:
-            return None
+            notices().cannot_keep("compiled kernels", "there is no home folder")
+            return
+        target = data.target_context.codegen().magic_tuple()
+        try:
+            write_sealed(
+                folder / self._name(sig, target), serialize.dumps(_reduced(data))
+            )
+        except OSError as error:
+            why = f"{folder}: {error.strerror or error}"
+            notices().cannot_keep("compiled kernels", why)
+
+    def _name(self, sig: Any, target: tuple[str, ...]) -> str:
         function = self._function
         key = "\n".join(
             (
                 _digest(Path(inspect.getfile(function)).parent),
                 _versions(),
-                str(target_context.codegen().magic_tuple()),
+                str(target),
                 f"{function.__module__}.{function.__qualname__}",
                 f"{sig} {self._options}",
             )
         )
-        name = f"{function.__name__}-{hashlib.sha256(key.encode()).hexdigest()}"
-        return folder / name
+        return f"{function.__name__}-{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 @cache
@@ -348,11 +375,17 @@ def _digest(folder: Path) -> str:
 
 @cache
 def _versions() -> str:
+    """Say what machine code depends on of others.
+
+    It calls Python by names that stay within a minor version; what numba compiles of
+    its own depends on its version and on numpy's minor version.
+    """
     return " ".join(
         (
-            sys.version,
+            f"{sys.implementation.cache_tag}{sys.abiflags}",
+            sys.platform,
             platform.machine(),
-            np.__version__,
+            ".".join(np.__version__.split(".")[:2]),
             numba.__version__,
             llvmlite.__version__,
         )

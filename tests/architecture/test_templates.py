@@ -61,6 +61,10 @@ def test_the_release_is_tried_on_every_python_and_published_by_trust() -> None:
     release = read(ROOT / ".github" / "workflows" / "release.yml")
     matrix = release["jobs"]["try"]["strategy"]["matrix"]
     assert tuple(matrix["python"]) == PYTHONS
+    steps = {step.get("name"): step for step in release["jobs"]["build"]["steps"]}
+    built = steps["Wheels with kernels, each by its Python"]["run"]
+    assert f"for version in {' '.join(PYTHONS)};" in built
+    assert {"wheel", "kernels", "source"} == set(matrix["distribution"])
     publish = release["jobs"]["publish"]
     assert {"build", "try"} == set(publish["needs"])
     assert publish["permissions"]["id-token"] == "write"
