@@ -147,7 +147,10 @@ def run_job(
         share = index / len(outcome.plans)
         doing = f"replay: plan {index + 1} of {len(outcome.plans)}"
         details = progress_of(progress, doing, share)
-        candidates.append(evaluator.evaluate(priced, index + 1, details))
+        # The first one is the likeliest to be reported.
+        candidates.append(
+            evaluator.evaluate(priced, index + 1, details, confirm=index == 0)
+        )
     candidates = [evaluator.with_ramp(candidate) for candidate in candidates]
     candidates.sort(key=_simulated_order)
     chosen = first_confirmed(candidates)
@@ -157,7 +160,9 @@ def run_job(
         every.append(evaluator.evaluate(simple, len(every) + 1, details))
     if candidates:
         reported = chosen or 0
-        every[reported] = evaluator.explain(every[reported], progress)
+        every[reported] = evaluator.explain(
+            every[reported], progress, is_confirmed=every[reported].rank == 1
+        )
         _confirm_others(evaluator, every, reported, progress)
     replayed = tuple(every[: len(candidates)])
     result = job_result("run", scenario, evaluator, replayed)

@@ -10,6 +10,7 @@ description says what it is, which is no help to somebody who has written it wro
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from types import MappingProxyType
@@ -85,10 +86,7 @@ def explain(error: ValidationError, root: Any) -> InputError:
     """
     # A misspelt name also leaves the right one missing: tell the cause first.
     details = sorted(error.errors(), key=lambda one: one["type"] not in _UNKNOWN)
-    listed = [
-        _word(detail, locate(root, detail["loc"]))
-        for detail in details[: MOST_LISTED + 1]
-    ]
+    listed = [_word(detail, root) for detail in details[: MOST_LISTED + 1]]
     return InputError(
         listed[0].problem,
         where=listed[0].where,
@@ -304,8 +302,13 @@ def _key(name: str) -> str:
     return name if _BARE_KEY.fullmatch(name) else repr(name[:60])
 
 
-def _word(detail: "ErrorDetails", place: Place) -> InputError:
-    cause = detail.get("ctx", {}).get("error")
+def _word(detail: "ErrorDetails", root: Any) -> InputError:
+    cause, path = detail.get("ctx", {}).get("error"), detail["loc"]
+    if isinstance(cause, InputError) and len(path) == 1 and is_dataclass(root):
+        # A table of the file is found without a schema, which takes 0.2 s to make:
+        # changes of a plan that `run` tries are often refused like this.
+        return _at(cause, _key(str(path[0])))
+    place = locate(root, path)
     if isinstance(cause, InputError):
         return _at(cause, place.where)
     word = _SPECIAL.get(detail["type"])

@@ -386,14 +386,16 @@ def _places(
     The receiver is ``offset`` virtual stages from the track's own; the replica is the
     one that stands for it there.
     """
-    for thread, stage, replica, microbatch, chunk, _, begin, length in zip(
-        *(column.tolist() for column in track[2:]), strict=True
-    ):
-        if length > 0:
-            place = {"pid": stage, "tid": thread, "ts": begin / 1000}
-            receiver = int(virtual.number[stage, chunk]) + offset
-            recorded = int(representative[virtual.stage[receiver], replica])
-            yield (receiver, recorded, microbatch), place
+    seen = track.length > 0
+    thread, stage, replica, microbatch, chunk, _, begin, _ = (
+        column[seen] for column in track[2:]
+    )
+    receiver = virtual.number[stage, chunk] + offset
+    recorded = representative[virtual.stage[receiver], replica]
+    keys = zip(receiver.tolist(), recorded.tolist(), microbatch.tolist(), strict=True)
+    slices = zip(stage.tolist(), thread.tolist(), begin.tolist(), strict=True)
+    for key, (process, row, moment) in zip(keys, slices, strict=True):
+        yield key, {"pid": process, "tid": row, "ts": moment / 1000}
 
 
 def _names(replay: Replay, shown: int, events: list[Event]) -> Iterable[Event]:

@@ -101,13 +101,14 @@ def draw_bars(axes: "Axes", bars: Bars, window: Window) -> None:
         if kind == "send" and width < 1.0:
             continue  # hairlines that only blur what is above and below them
         computes = index < BAR_KINDS.index("send")
-        corners = _corners(own, COMPUTE_LANE if computes else NETWORK_LANE, scale)
+        lane = COMPUTE_LANE if computes else NETWORK_LANE
+        corners: Any = _corners(own, lane, scale)
         facecolors = [to_rgb(PAINTS[kind].colour)]
         if kind in _PASSES and num_chunks > 1:
             shades = _shades(facecolors[0], num_chunks)
             facecolors = [shades[chunk] for chunk in own.chunk]
         collection = PolyCollection(
-            list(corners),
+            corners,  # as one array: a list of arrays takes five times as long
             facecolors=facecolors,
             edgecolors="white",
             linewidths=0.6 if computes and width > 6 else 0.0,
