@@ -376,7 +376,7 @@ def test_architectures_are_spelled_out_with_the_names_of_their_record() -> None:
     own = set(base.settings(SpelledOutModel)) - known
     others = {"hybrid_override_pattern", "window_attn_skip_freq", "moe_layer_freq"}
     others |= {"linear_attention_freq", "linear_attention", "dsa_indexer_layers"}
-    others |= {"document_lengths"}
+    others |= {"document_lengths", "moe_routing_file"}
     assert own == {"attention", "mean_sequence_length", *others}
 
 
