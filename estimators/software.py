@@ -76,6 +76,9 @@ class Software:
     """Whether what fused gated activations read is kept in 8 bits, but for those that
     selective recompute runs again. Casts take no time."""
 
+    fp8_dot_product_attention: bool = False
+    """Whether fused attention multiplies in 8 bits; casts take no time."""
+
     repeats_elementwise: bool = False
     """Whether what norms and activations make for products is made again where the
     backward pass reads it: a compiler fuses it into the product."""

@@ -31,6 +31,7 @@ from estimators.operators.shape_tables import (
     attention_table,
     backward_slowdown,
     convolution_table,
+    eight_bit_attention,
     experts_table,
     product_roofline,
     product_table,
@@ -240,6 +241,9 @@ class OperatorModel:
     sorts_copies: bool = False
     """As `Software.sorts_copies`."""
 
+    eight_bit_attention: bool = False
+    """As `Software.fp8_dot_product_attention`."""
+
     _known: dict[tuple[float, ...], OperatorTime] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -293,6 +297,7 @@ class OperatorModel:
             launch_time=GRAPH_LAUNCH_TIME if software.captures_step else LAUNCH_TIME,
             software=known.software(software.name),
             sorts_copies=software.sorts_copies,
+            eight_bit_attention=software.fp8_dot_product_attention,
         )
 
     def matmul_time(
@@ -380,6 +385,10 @@ class OperatorModel:
                 work.backward_bytes,
                 ATTENTION_BACKWARD_BLOCKS,
             )
+            if self.eight_bit_attention:
+                name = self.accelerator.constants_name
+                parts = eight_bit_attention(name, work.variant)
+                forward, backward = forward * parts[0], backward * parts[1]
             return OperatorTime(forward + self.launch_time, backward + self.launch_time)
         if work.kind == "recurrence":
             forward, backward = (

@@ -251,6 +251,23 @@ def backward_slowdown(accelerator: str, variant: str) -> float:
     return known.get(f"{variant}/{measured_relative(accelerator)}", known[variant])
 
 
+def eight_bit_attention(accelerator: str, variant: str) -> tuple[float, float]:
+    """Return what attention in 8 bits takes of its time in 16, forward and backward.
+
+    1 where no such kernel was measured.
+
+    Parameters
+    ----------
+    accelerator
+        Name in the catalogue.
+    variant
+        `estimators.layers.work.OperatorWork.variant`.
+    """
+    chip = measured_relative(accelerator)
+    forward, backward = _index()["eight_bits"].get(f"{variant}/{chip}", (1.0, 1.0))
+    return forward, backward
+
+
 @cache
 def convolution_table(accelerator: str) -> ShapeTable | None:
     """Return the table of Mamba-2's convolution; None where none was measured.

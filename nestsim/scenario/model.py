@@ -272,7 +272,7 @@ _OF_READERS = (
     "mean_sequence_length",
     "mtp_num_layers",
     "images",
-    *(*ROUTING, "moe_routing_file", *DOCUMENTS),
+    *(*ROUTING, "moe_routing_file", *DOCUMENTS[:-1], "document_lengths"),
 )
 """Settings of a model that is read, not traced."""
 

@@ -121,6 +121,12 @@ class SoftwareTable(Execution):
     What "moe_act" runs again keeps its input as it is. A field of TransformerConfig,
     which Megatron-LM's command line leaves out."""
 
+    fp8_dot_product_attention: Annotated[bool, Examples(True)] = False
+    """Megatron's option: fused attention multiplies in 8 bits. As fast as cuDNN's
+    kernels for MXFP8 were measured on Blackwell, and as in 16 bits on other devices;
+    what it keeps is counted in 16 bits. A field of TransformerConfig, which the command
+    line of Megatron-LM leaves out."""
+
     collective_library: Annotated[bool | None, Examples(True)] = None
     """Whether collectives inside layers cost what a library such as NCCL adds to their
     time on the wire. Left out, the preset's."""
@@ -174,6 +180,7 @@ class SoftwareTable(Execution):
             "moe_flex_dispatcher_num_sms": self.moe_flex_dispatcher_num_sms,
             "recompute_modules": self.recompute_modules,
             "activation_func_fp8_input_store": self.activation_func_fp8_input_store,
+            "fp8_dot_product_attention": self.fp8_dot_product_attention,
         }
         given = {name: value for name, value in written.items() if value is not None}
         software = self.defaults.software

@@ -14,6 +14,7 @@ from estimators.operators.shape_tables import (
     attention_table,
     backward_slowdown,
     convolution_table,
+    eight_bit_attention,
     measured_relative,
     product_roofline,
     product_table,
@@ -96,6 +97,16 @@ def test_latent_attention_and_windows_have_tables_where_they_were_measured() -> 
     assert backward_slowdown("a100-40gb", "latent") == backward_slowdown("l4", "all")
     factors = [backward_slowdown(name, "latent") for name in ("a100", "h100", "gb200")]
     assert factors == sorted(factors)
+
+
+def test_attention_in_8_bits_takes_what_cudnn_s_kernels_took() -> None:
+    """Causal, 4,096 tokens, two sequences on GB300: milliseconds in 16 and 8 bits."""
+    times = {"latent": ((0.864, 0.546), (3.127, 2.348)), "all": ((0.323, 0.242),)}
+    for variant, passes in times.items():
+        parts = eight_bit_attention("gb300", variant)
+        for (wide, narrow), part in zip(passes, parts, strict=False):
+            assert part == pytest.approx(narrow / wide, rel=0.05)
+    assert eight_bit_attention("h100-sxm", "latent") == (1.0, 1.0)
 
 
 def test_the_convolution_of_mamba_2_is_slower_than_the_memory() -> None:

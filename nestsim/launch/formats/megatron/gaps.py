@@ -245,9 +245,10 @@ def _overlap_gaps(job: LaunchJob, software: Mapping[str, Any]) -> Iterator[Launc
 
 
 def _saving_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
-    """Yield what saves memory and no option of a command line asks for."""
-    if job.workload.software.activation_func_fp8_input_store:
-        yield _gap("activation_func_fp8_input_store", True)
+    """Yield what saves memory or time and no option of a command line asks for."""
+    for name in ("activation_func_fp8_input_store", "fp8_dot_product_attention"):
+        if getattr(job.workload.software, name):
+            yield _gap(name, True)
     if job.workload.execution.frees_gradients:
         yield _gap("frees_gradients", True)
 
