@@ -73,6 +73,7 @@ def test_few_plans_cannot_be_said_in_full() -> None:
 
     Llama 3's FSDP frees gradients that Megatron's buffers hold; it has no sandwich
     norms. Adapters are told nowhere. OLMo 2 and PaLM are no models of their launchers.
+    Attention in 8 bits has no option on Megatron-LM's command line.
 
     GPT-3 has 50,257 tokens, an odd number that no tensor-parallel size divides.
     """
@@ -101,6 +102,10 @@ def test_few_plans_cannot_be_said_in_full() -> None:
                 "megascale_moe_352b_1440_h800",
                 "meta_llama3_405b_131k_16384_h100",
                 "meta_llama3_405b_16384_h100",
+                *(
+                    f"mlperf_deepseek_v3_{chips}"
+                    for chips in ("256_gb300", "4096_gb300", "8192_gb200")
+                ),
             )
         ),
     ]
