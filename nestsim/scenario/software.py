@@ -17,7 +17,7 @@ from nestsim.scenario.base import input_file
 from nestsim.scenario.errors import checked
 from planner.frameworks.framework import PRESETS, Preset
 from planner.step.execution import Execution
-from topologies.errors import located
+from topologies.errors import InputError, located
 from topologies.settings import Count, Examples, Listed, NameChoice, Text
 
 _T = TypeVar("_T")
@@ -165,7 +165,13 @@ class SoftwareTable(Execution):
         return PRESETS[self.preset]
 
     def build(self) -> Software:
-        """Return the software for the estimators."""
+        """Return the software for the estimators.
+
+        Raises
+        ------
+        InputError
+            If a setting would not be heeded beside another one.
+        """
         written: dict[str, Any] = {
             "attention_kernel": self.attention_kernel,
             "compiled": self.compiled,
@@ -189,7 +195,15 @@ class SoftwareTable(Execution):
             if software.compiles_loss:
                 compiled["fuses_loss"] = True
             given = compiled | given
-        return replace(software, **given)
+        software = replace(software, **given)
+        if software.saves_products and self.recompute_modules != ATTENTION_CORE:
+            raise InputError(
+                "is not heeded where selective recompute repeats operators",
+                where="software.recompute_modules",
+                got=list(self.recompute_modules),
+                expected="to be left out, or saves_products = false beside it",
+            )
+        return software
 
     def read_constants(self, folder: Path) -> UserConstants | None:
         """Return the user's own constants, None if there are none.

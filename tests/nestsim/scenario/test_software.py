@@ -16,7 +16,7 @@ from nestsim.evaluate.job import plan_job
 from nestsim.features.run.assumptions import assumptions_json, assumptions_rows
 from nestsim.scenario import Scenario, load_scenario
 from nestsim.scenario.base import settings
-from nestsim.scenario.software import DEFAULT_PRESET, SoftwareTable
+from nestsim.scenario.software import DEFAULT_PRESET, SoftwareTable, checked_software
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.step.execution import Execution
 from tests import failures
@@ -393,3 +393,12 @@ def test_the_search_keeps_to_what_the_framework_launches_unless_told(load: Any) 
     search = load(preset("deepspeed"), free, PLAN).search
     assert search.rules is FRAMEWORKS["deepspeed"].rules
     assert (search.launchable, search.idle_devices) == (False, True)
+
+
+def test_modules_that_are_not_heeded_are_refused() -> None:
+    table = {"preset": "torchtitan", "recompute_modules": ["mlp"]}
+    with pytest.raises(InputError, match="is not heeded") as caught:
+        checked_software(table).build()
+    assert caught.value.where == "software.recompute_modules"
+    software = checked_software(table | {"saves_products": False}).build()
+    assert software.recompute_modules == ("mlp",)
