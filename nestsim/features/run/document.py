@@ -103,6 +103,9 @@ if TYPE_CHECKING:
 ROUNDING = 1e-9
 """Gaps up to this are none."""
 
+LEAST_SAID = 1e-3
+"""Smaller gaps are told as this one, as a part of the time."""
+
 _BEYOND = (
     (OTHER_LAYOUTS, "layout", " of blocks"),
     (OTHER_COPIES, "plan", " with second copies of weights"),
@@ -401,6 +404,7 @@ def proof_sentence(result: "JobResult[Any]", best: "AnyCandidate") -> str:
     gap = optimality_gap(promised_time(result, best), result.lower_bound)
     if result.objective == "planned" or not math.isfinite(gap):
         return ""
+    faster = percent(max(gap / (1.0 + gap), LEAST_SAID))
     counts = result.search_statistics
     tried = [
         plural(counts[name], word) + of
@@ -411,7 +415,7 @@ def proof_sentence(result: "JobResult[Any]", best: "AnyCandidate") -> str:
     if result.spent.is_stopped:
         return (
             f"Not proven: the {result.spent.stopped_by} ended the search, and another "
-            f"plan may replay up to {percent(gap / (1.0 + gap))} faster.{beyond}"
+            f"plan may replay up to {faster} faster.{beyond}"
         )
     # What `Execution.frees_gradients` gives back, the search does not count on.
     whole = result.assumptions.execution.frees_gradients
@@ -419,8 +423,7 @@ def proof_sentence(result: "JobResult[Any]", best: "AnyCandidate") -> str:
     if gap <= ROUNDING:
         return f"Proven: no other plan of {plans} replays faster.{beyond}"
     return (
-        f"Proven: no other plan of {plans} replays more than "
-        f"{percent(gap / (1.0 + gap))} faster.{beyond}"
+        f"Proven: no other plan of {plans} replays more than {faster} faster.{beyond}"
     )
 
 

@@ -140,6 +140,14 @@ def test_all_that_is_tried_beyond_the_proof_is_in_one_sentence() -> None:
     assert f"Tried beyond it: {words}" in text
 
 
+def test_a_tiny_gap_is_told_as_the_least_that_is_said() -> None:
+    job = replace(make_job(*FOUR_STAGES), objective="replayed")
+    time = job.candidates[0].simulated.iteration_time
+    result = replace(job, lower_bound=time * (1.0 - 1e-6))
+    text = " ".join(shown(run_document(result)).split())
+    assert "replays more than 0.1 % faster" in text
+
+
 def test_nothing_is_said_to_fit_only_where_that_is_proven() -> None:
     result = replace(nothing_fits(), covers_space=False)
     text = shown(run_document(result))
