@@ -34,8 +34,8 @@ class SecondCopies:
     def proposed(self, priced: PricedPlan, limit: float) -> Iterator[PricedPlan]:
         """Yield a plan with copies of each size that may take less than a limit [s].
 
-        None if the framework has no such copies, the plan has nothing to copy, or was
-        asked about before.
+        None if the framework has no such copies, the plan has nothing to copy or copies
+        already, or was asked about before.
         """
         plan, candidates = priced.plan, self.candidates
         rules = candidates.rules
@@ -43,7 +43,10 @@ class SecondCopies:
         if not has_copies or not candidates.spec.proposals or plan in self._seen:
             return
         self._seen.add(plan)
-        if not all(shards_weights(stage.zero_stage) for stage in plan.stages):
+        if not all(
+            shards_weights(stage.zero_stage) and stage.nearby_size == 1
+            for stage in plan.stages
+        ):
             return
         rates = rates_of(candidates.network, candidates.workload, plan)
         group = min(stage.sharding_group_size for stage in plan.stages)

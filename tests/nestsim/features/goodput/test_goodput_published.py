@@ -27,7 +27,7 @@ def test_no_job_is_predicted_from_its_own_failures() -> None:
 
 
 def test_published_jobs_are_within_four_points(errors: dict[str, float]) -> None:
-    """Six of eight, or above a bound; those that are not are known."""
+    """Five of eight; one is above its bound, and those that are missed are known."""
     near = {name for name, error in errors.items() if abs(error) <= BAND}
     assert len(near) >= 5
     assert errors.keys() - near == MISSED | ABOVE_ITS_BOUND

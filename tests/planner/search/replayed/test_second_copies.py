@@ -104,7 +104,9 @@ def test_each_copy_that_fits_is_proposed_once():
             proposed = list(proposing.proposed(priced, np.inf))
             assert {told_apart(other.plan) for other in proposed} == wanted
             assert not any(candidates.has_listed_layout(p.plan) for p in proposed)
-            assert not list(proposing.proposed(priced, np.inf))
+            again = [plan, *(other.plan for other in proposed)]
+            for known in again:
+                assert not list(proposing.proposed(world.priced(known), np.inf))
             some += len(wanted)
         assert some
 
