@@ -1,28 +1,16 @@
 """Turn a priced plan into what the simulator runs: work, messages and memory.
 
-Durations and messages come from the passes and the step's end of each stage. What one
-device of a stage holds, and from when to when, has the amounts of the planner's bound
-(`planner.step.memory`), chunk by chunk and by name. The planner takes them all to be
-there at once; here
-
-- activations, and the logits that the head saves, are held from the forward pass to the
-  backward pass; what weight gradients need in their place until those are done;
-- gathered layers are there in forward and backward passes, the gradients of a layer
-  that are not reduced yet in passes that complete gradients (`planner.step.ledger`);
-- working memory, with what recompute brings back, in the pass that needs it.
-
-Buckets of other collectives are views of weights and gradients, and cost nothing
-(Megatron-LM, ``_ParamAndGradBuffer``).
+Durations and messages come from the passes and the step's end of each stage; what its
+devices hold is lowered in `nestsim.lowering.memory`. Alike stages share their passes.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from estimators.layers.work import LayerTable
-from estimators.training import ParameterBytes
 from nestsim.lowering.collectives import (
     KeptPhases,
     StepCollective,
@@ -31,6 +19,7 @@ from nestsim.lowering.collectives import (
     gather_buckets,
     reduce_buckets,
 )
+from nestsim.lowering.memory import held_memory
 from nestsim.lowering.notes import (
     execution_notes,
     left_out_level_notes,
@@ -42,36 +31,32 @@ from nestsim.simulator.replay import ReplaySettings
 from nestsim.simulator.work import (
     ActorTimes,
     Bucket,
-    Held,
     LayerTraffic,
     Phase,
     PipelineWork,
-    StageMemory,
 )
 from planner.cost.objective import ChunkTimes, PricedPlan, StageCost
 from planner.cost.pricing import (
+    alike_stages,
     device_grid,
     plan_degrees,
     plan_groups,
     plan_kinds,
     rates_of,
 )
-from planner.cost.rates import PlacementRates
+from planner.cost.rates import PlacementRates, widest_overlap
 from planner.cost.stage import passes_differ
-from planner.step import recompute
 from planner.step.execution import Workload
 from planner.step.exposure import PassProgress, bucket_parameters
 from planner.step.fleet import ActorKinds
 from planner.step.instructions import BACKWARD, FORWARD, USUAL_KIND, WEIGHT
-from planner.step.ledger import AFTER_OPTIMIZER, BEFORE_OPTIMIZER, LEDGER
+from planner.step.ledger import AFTER_OPTIMIZER, BEFORE_OPTIMIZER
 from planner.step.memory import (
-    SECOND_COPY,
-    STEP_END,
-    stage_activations,
+    ParameterShare,
     stage_share,
 )
-from planner.step.offload import STAGING, is_beside_passes
-from planner.step.plan import Plan, Stage
+from planner.step.offload import is_beside_passes
+from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES, find_schedule
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
@@ -343,17 +328,30 @@ def _stages(
     by_layer: bool = False,
 ) -> list[list[_StageWork]]:
     """Return each stage, lowered for each of its kinds of actors."""
-    stages = []
+    plan, stages = priced.plan, []
+    alike: Sequence[Hashable] = range(len(plan.stages))
+    if not by_layer:
+        node_size = widest_overlap(known.network)
+        table = workload.table(plan_degrees(plan))
+        alike = alike_stages(table, plan, node_size, rates)
+    written: dict[Hashable, tuple[_WrittenPasses, ...]] = {}
     for index, writers in enumerate(_writers(known, workload, priced, rates, kinds)):
-        if by_layer and len(writers.passes) > 1:
-            # Different devices send the same, together.
-            for writer in writers.passes:
-                writer.share_delays()
+        key = alike[index], kinds.sets[index]
+        if key not in written:
+            passes = writers.passes()
+            if by_layer and len(passes) > 1:
+                # Different devices send the same, together.
+                for writer in passes:
+                    writer.share_delays()
+            written[key] = tuple(map(_written_passes, passes))
+        share = stage_share(
+            workload.table(plan_degrees(plan)), plan.stages[index], plan
+        )
         stages.append(
             [
-                _stage(writer, writers.step_end, cost)
-                for writer, cost in zip(
-                    writers.passes, priced.costs_of(index), strict=True
+                _stage(passes, workload, plan, share, writers.step_end, cost)
+                for passes, cost in zip(
+                    written[key], priced.costs_of(index), strict=True
                 )
             ]
         )
@@ -363,8 +361,9 @@ def _stages(
 class _Writers(NamedTuple):
     """What writes one stage."""
 
-    passes: tuple[StagePasses, ...]
-    """Writes the passes, for each kind of actors; what they send is the same."""
+    passes: Callable[[], tuple[StagePasses, ...]]
+    """Returns what writes the passes, for each kind of actors; what they send is the
+    same."""
 
     step_end: StepEnd
     """Writes the end of the step."""
@@ -385,12 +384,21 @@ def _writers(
         skew = workload.exchange_skew(plan_degrees(plan))
         traffic = StageTraffic(known.network, plan, devices, index, skew)
         yield _Writers(
-            tuple(
-                StagePasses(workload, plan, traffic, rates, group_set)
-                for group_set in sets
-            ),
+            partial(_pass_writers, workload, traffic, rates, sets),
             StepEnd(known, plan, plan.stages[index], devices, workload.parameter_bytes),
         )
+
+
+def _pass_writers(
+    workload: Workload,
+    traffic: StageTraffic,
+    rates: PlacementRates | None,
+    sets: Sequence[tuple[int, ...]],
+) -> tuple[StagePasses, ...]:
+    """Return what writes the passes of a stage, for each kind of actors."""
+    return tuple(
+        StagePasses(workload, traffic.plan, traffic, rates, some) for some in sets
+    )
 
 
 class StageCollectives(NamedTuple):
@@ -414,9 +422,10 @@ def stage_collectives(
     rates = rates_of(network, workload, priced.plan)
     kinds = plan_kinds(workload, priced.plan)
     collectives = []
-    for (writer, *_), step_end in _writers(
+    for writers, step_end in _writers(
         KeptPhases(network), workload, priced, rates, kinds
     ):
+        writer, *_ = writers()
         writer.write()
         share = stage_share(writer.table, writer.stage, priced.plan)
         traffic = writer.traffic
@@ -432,30 +441,57 @@ def stage_collectives(
     return tuple(collectives)
 
 
-def _stage(writer: StagePasses, step_end: StepEnd, cost: StageCost) -> _StageWork:
-    plan, stage, execution = writer.plan, writer.stage, writer.workload.execution
-    passes = writer.write()
-    share = stage_share(writer.table, stage, plan)
-    sizes = plan.parallel.sizes()
+class _WrittenPasses(NamedTuple):
+    """The passes of a stage, and of those that are alike."""
+
+    traffic: StageTraffic
+    """Collectives that they send."""
+    passes: tuple[dict[int, Pass], ...]
+    """Passes of each chunk by kind."""
+    completing: list[PassProgress]
+    """Where those that complete gradients are at each layer, if that is hidden."""
+    forward: list[PassProgress]
+    """Where forward passes are at each layer, if what they wait for is hidden."""
+
+
+def _written_passes(writer: StagePasses) -> _WrittenPasses:
+    execution, passes = writer.workload.execution, writer.write()
+    kind = WEIGHT if SCHEDULES[writer.plan.schedule].splits_backward else BACKWARD
+    reduces, gathers = execution.overlap_grad_reduce, execution.overlap_param_gather
+    return _WrittenPasses(
+        writer.traffic,
+        passes,
+        _progress(writer, passes, kind) if reduces else [],
+        _progress(writer, passes, FORWARD) if gathers else [],
+    )
+
+
+def _stage(
+    written: _WrittenPasses,
+    workload: Workload,
+    plan: Plan,
+    share: ParameterShare,
+    step_end: StepEnd,
+    cost: StageCost,
+) -> _StageWork:
+    execution, sizes = workload.execution, plan.parallel.sizes()
     size = bucket_parameters(sizes.dp * sizes.cp)
-    completing = WEIGHT if SCHEDULES[plan.schedule].splits_backward else BACKWARD
     reduces: tuple[Bucket, ...] = ()
     gathers: tuple[Bucket, ...] = ()
     reduce = gather = Phases()
     if execution.overlap_grad_reduce:
         # The last chunk is the first one through the backward pass.
-        order = [*reversed(_progress(writer, passes, completing))]
-        reduces = reduce_buckets(step_end, order, size)
+        reduces = reduce_buckets(step_end, [*reversed(written.completing)], size)
     else:
         reduce = step_end.reduce(share.dense, share.expert)
     if execution.overlap_param_gather:
-        gathers = gather_buckets(step_end, _progress(writer, passes, FORWARD), size)
+        gathers = gather_buckets(step_end, written.forward, size)
     else:
         gather = step_end.gather(share.dense, share.expert)
     sent = cost.step_transfers
     return _StageWork(
-        writer.traffic,
-        passes,
+        written.traffic,
+        written.passes,
         reduces,
         reduce + step_end.to_and_from_host(sent.before_to_host, sent.before_to_device),
         step_end.to_and_from_host(0.0, sent.after_to_device) + gather,
@@ -504,124 +540,3 @@ def tied_phases(
     pairs = np.stack([devices[0].ravel(), devices[-1].ravel()], axis=1)
     size = table.tied_parameters * workload.parameter_bytes.reduce
     return collective_phases(network, "all_reduce", pairs, "ring", size)
-
-
-BUBBLES = "activations of bubbles"
-"""Part of a stage's memory: what is kept for turns of a loop over all stages in which
-this one has no microbatch."""
-
-_STATIC = ("weights", "gradients", "optimizer", SECOND_COPY, STAGING)
-"""Parts of a stage's memory that are held for the whole step, if they are there."""
-
-
-def held_memory(
-    table: LayerTable,
-    plan: Plan,
-    index: int,
-    cost: StageCost,
-    parameter_bytes: ParameterBytes,
-) -> StageMemory:
-    """Return the memory of a stage's devices by what it is for."""
-    stage = plan.stages[index]
-    schedule = SCHEDULES[plan.schedule]
-    splits = schedule.splits_backward
-    sizes = len(plan.stages), plan.num_microbatches, len(stage.chunks)
-    held: list[Held] = []
-    for chunk, layers in enumerate(stage.chunks):
-        alone = replace(stage, chunks=(layers,))
-        held += _kept(table, alone, chunk, splits=splits)
-        held += _working(
-            table, alone, chunk, splits=splits, pairs=schedule.pairs_layers
-        )
-        held += _parameters(
-            stage, chunk, cost.memory["buffers"], parameter_bytes, splits=splits
-        )
-    copies = cost.memory["optimizer"] * parameter_bytes.copies
-    copies /= parameter_bytes.optimizer
-    static = {name: cost.memory[name] for name in _STATIC if name in cost.memory}
-    bubbles = schedule.bubbles_kept(len(plan.stages))
-    in_loops = {}
-    if bubbles:
-        saved = stage_activations(table, stage).saved
-        stays = 1.0 - stage.offload.activations
-        in_loops[BUBBLES] = stays * bubbles * max(saved)
-    return StageMemory(
-        static=static,
-        held=tuple(part for part in held if part.num_bytes > 0.0),
-        until_step_end=in_loops,
-        step_end={STEP_END: copies} if copies else {},
-        warmup=schedule.in_flight(index, *sizes) if schedule.pairs_layers else None,
-    )
-
-
-def _kept(
-    table: LayerTable, stage: Stage, chunk: int, *, splits: bool
-) -> Iterator[Held]:
-    """Return what one pass leaves to another.
-
-    While a backward pass runs, what was saved and what weight gradients will need come
-    and go layer by layer: the larger of the two is charged.
-    """
-    activations = stage_activations(table, stage, splits_backward=splits)
-    (saved,), (kept,) = activations.saved, activations.kept
-    logits = 0.0
-    if stage.recompute != "stage" and stage.chunks[0][1] == table.num_layers - 1:
-        logits = float(recompute.saved_bytes(table, stage)[-1])
-        # A head whose input outlives its logits is counted as activations.
-        logits = logits if kept + logits <= saved else 0.0
-    # What the host keeps is gone when the pass is.
-    stays = 1.0 - stage.offload.activations
-    logits, rest, kept = stays * logits, stays * (saved - logits), stays * kept
-    yield Held("logits", chunk, FORWARD, BACKWARD, logits)
-    if splits:
-        yield Held("activations", chunk, FORWARD, WEIGHT, min(rest, kept))
-        yield Held("activations", chunk, BACKWARD, WEIGHT, max(0.0, kept - rest))
-    yield Held("activations", chunk, FORWARD, BACKWARD, max(0.0, rest - kept))
-
-
-def _working(
-    table: LayerTable, stage: Stage, chunk: int, *, splits: bool, pairs: bool
-) -> Iterator[Held]:
-    """Return what is alive inside of a pass only: of its largest layer."""
-    activations = stage_activations(
-        table, stage, splits_backward=splits, pairs_layers=pairs
-    )
-    if stage.recompute == "stage":
-        works, saves = table.working_bytes["none"], table.saved_bytes["none"]
-    else:
-        works = recompute.working_bytes(table, stage)
-        saves = recompute.saved_bytes(table, stage)
-    inside = recompute.alive_inside(
-        table, works, stage.chunks[0], splits_backward=splits
-    )
-    layer = stage.chunks[0][0] + int(np.argmax(inside))
-    part = "logits" if layer == table.num_layers - 1 else "working"
-    yield Held(part, chunk, FORWARD, FORWARD, activations.forward_working)
-    added = max(0.0, activations.kept[0] - activations.saved[0])
-    working = activations.backward_working - added
-    again = working - activations.forward_working
-    if stage.recompute != "stage":
-        again = min(float(table.saved_bytes["none"][layer] - saves[layer]), working)
-    yield Held("recomputed", chunk, BACKWARD, BACKWARD, again)
-    yield Held(part, chunk, BACKWARD, BACKWARD, working - again)
-
-
-def _parameters(
-    stage: Stage,
-    chunk: int,
-    buffers: float,
-    parameter_bytes: ParameterBytes,
-    *,
-    splits: bool,
-) -> Iterator[Held]:
-    """Return the whole layers that ZeRO has on a device (`static_bytes`)."""
-    ledger = LEDGER[stage.zero_stage]
-    gradients = ledger.whole_gradients * parameter_bytes.gradients
-    gathered = ledger.whole_weights * parameter_bytes.gather
-    if gradients + gathered == 0:
-        return
-    reduced = buffers * gradients / (gradients + gathered)
-    completing = WEIGHT if splits else BACKWARD
-    yield Held("gradient bucket", chunk, completing, completing, reduced)
-    for kind in (FORWARD, BACKWARD):
-        yield Held("gathered layers", chunk, kind, kind, buffers - reduced)

@@ -29,11 +29,11 @@ from planner.cost.rates import (
     StageGroups,
     placement_rates,
 )
-from planner.cost.stage import StagePrice, stage_price
+from planner.cost.stage import StagePrice, stage_price, with_memory
 from planner.cost.timeline import AlikeReplicas, PlanTimeline, last_pass, step_ends
 from planner.step.execution import Workload
 from planner.step.fleet import ActorKinds, actor_kinds
-from planner.step.plan import Plan, Stage
+from planner.step.plan import STAGE_SETTINGS, Plan, Stage
 from planner.step.schedules import find_schedule
 from topologies import InputError, Network
 from topologies.arrays import FloatArray, IntArray
@@ -158,10 +158,7 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
 def price_at(workload: Workload, plan: Plan, rates: PlacementRates) -> PricedPlan:
     """Return what the planner's model says of a plan at the rates of its placement."""
     kinds = plan_kinds(workload, plan)
-    by_kind = [
-        [stage_price(workload, rates, plan, index, group) for group in sets]
-        for index, sets in enumerate(kinds.sets)
-    ]
+    by_kind = _stage_prices(workload, plan, rates, kinds)
     v, m = plan.virtual_pipeline_model_parallel_size, plan.num_microbatches
     weights = iteration_weights(m, v)
     charged = np.array(
@@ -196,6 +193,67 @@ def price_at(workload: Workload, plan: Plan, rates: PlacementRates) -> PricedPla
     )
 
 
+def _stage_prices(
+    workload: Workload,
+    plan: Plan,
+    rates: PlacementRates,
+    kinds: ActorKinds,
+    *,
+    whole: bool = True,
+) -> list[list[StagePrice]]:
+    """Return the price of each stage on each of its kinds of devices.
+
+    Those of alike stages are worked out once, but for memory: what is in flight
+    differs.
+    """
+    known: dict[Hashable, StagePrice] = {}
+    by_kind: list[list[StagePrice]] = []
+    table = workload.table(plan.degrees)
+    alike = alike_stages(table, plan, rates.node_size, rates)
+    for index, (stage, sets) in enumerate(zip(alike, kinds.sets, strict=True)):
+        by_kind.append([])
+        for group in sets:
+            price = known.get((stage, group))
+            if price is None:
+                price = stage_price(workload, rates, plan, index, group, whole=whole)
+                known[stage, group] = price
+            elif whole:
+                price = price._replace(
+                    cost=with_memory(price.cost, workload, plan, index, group)
+                )
+            by_kind[-1].append(price)
+    return by_kind
+
+
+def alike_stages(
+    table: LayerTable, plan: Plan, node_size: int, rates: PlacementRates | None
+) -> list[Hashable]:
+    """Return what tells the passes of stages apart, but for kinds of devices.
+
+    And what collectives of parameters take, if there are rates. Stages of which it is
+    equal are alike but for what is in flight.
+    """
+    ends, last = {0, len(plan.stages) - 1}, table.num_layers - 1
+    every: list[Hashable] = []
+    for index, stage in enumerate(plan.stages):
+        devices = np.array(stage.devices, dtype=np.int64)
+        # What a group spans is the same some whole nodes further on.
+        devices -= devices.flat[0] // node_size * node_size
+        every.append(
+            (
+                *(getattr(stage, name) for name in STAGE_SETTINGS),
+                *(
+                    (table.kinds[a : b + 1].tobytes(), a == 0, b == last)
+                    for a, b in stage.chunks
+                ),
+                index if index in ends else None,
+                rates.of_stages[index] if rates else None,
+                devices.tobytes(),
+            )
+        )
+    return every
+
+
 _ROOM = 2**26
 """Bytes that the rates that `PlanCharges` keeps may take, and their keys."""
 
@@ -220,13 +278,9 @@ class PlanCharges:
     def __call__(self, plan: Plan) -> PricedPlan:
         """Return a plan with what its stages are charged; the rest is NaN or empty."""
         rates = self.rates(plan)
-        costs = [
-            tuple(
-                stage_price(self.workload, rates, plan, index, group, whole=False).cost
-                for group in sets
-            )
-            for index, sets in enumerate(plan_kinds(self.workload, plan).sets)
-        ]
+        kinds = plan_kinds(self.workload, plan)
+        prices = _stage_prices(self.workload, plan, rates, kinds, whole=False)
+        costs = [tuple(price.cost for price in of_stage) for of_stage in prices]
         return PricedPlan(
             plan=plan,
             stages=tuple(max(of_stage, key=_pace) for of_stage in costs),

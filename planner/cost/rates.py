@@ -283,6 +283,22 @@ class PlacementRates:
         return rows, signature.ravel()
 
     @cached_property
+    def of_stages(self) -> tuple[bytes, ...]:
+        """All rates of each stage but those of its boundaries, equal if alike."""
+        many = [self.tensor, self.data, self.expert_data]
+        many += [rates for way in self.shardings for rates in (way.inside, way.across)]
+        rows = [
+            self.hides_tensor[:, None],
+            self.context,
+            self.context_pass,
+            self.context_exchange,
+            self.expert,
+            self.expert_tensor,
+            *(row for rates in many for row in rates.values()),
+        ]
+        return tuple(row.tobytes() for row in np.concatenate(rows, axis=1))
+
+    @cached_property
     def group_sizes(self) -> FloatArray:
         """Ranks of each sharding option."""
         return np.array([float(option.group_size) for option in self.shardings])

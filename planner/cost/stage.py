@@ -8,7 +8,7 @@ classes, interleaved chains and kernels: tests hold one against the other.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -180,7 +180,6 @@ def stage_price(
             passes = tuple(map(_stretch_passes, passes, chunk_times))
         gathers, reduces = _buckets(prices, passes, traffic)
     boundary = float(table.boundary_bytes[1:-1].max(initial=0.0))
-    held = memory_of_stage(workload, table, plan, index) if whole else None
     reduce_time, gather_time = traffic.ends(execution)
     sent, end = _step_end(workload, plan, traffic, kinds)
     before, after = sent.times(rates.host)
@@ -196,16 +195,31 @@ def stage_price(
         boundary_bytes=boundary if len(plan.stages) > 1 else 0.0,
         transfer_time=0.0,
         crowding_time=crowding_time(workload, plan, traffic.crowded(), compute),
-        memory=held.device if held else {},
-        host_memory=held.host if held else {},
+        memory={},
+        host_memory={},
         tied_time=_tied_time(workload, table, rates, plan, index),
         host_time=before + after,
         step_transfers=sent,
         **end,
     )
+    if whole:
+        cost = with_memory(cost, workload, plan, index, kinds)
     return StagePrice(
         cost, passes, gathers, reduces, reduce_time + before, gather_time + after
     )
+
+
+def with_memory(
+    cost: StageCost,
+    workload: Workload,
+    plan: Plan,
+    index: int,
+    kinds: tuple[int, ...] = (),
+) -> StageCost:
+    """Return the cost of a stage with what it holds."""
+    table = workload.table(plan.degrees, kinds)
+    held = memory_of_stage(workload, table, plan, index)
+    return replace(cost, memory=held.device, host_memory=held.host)
 
 
 def _buckets(

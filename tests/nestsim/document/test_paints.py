@@ -12,7 +12,7 @@ from nestsim.document.paints import (
     planner_colours,
 )
 from nestsim.features.memory.job import LOGITS
-from nestsim.lowering import lower as account
+from nestsim.lowering import memory as account
 from planner import rivals
 from planner.step.memory import STEP_END
 
