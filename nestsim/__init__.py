@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         simulate,
     )
     from nestsim.features.run.pages import ReportPage, report_page
+    from nestsim.features.sites.command import SitesReport, sites
     from nestsim.features.stress.command import StressReport, stress
     from nestsim.features.sweep.command import SweepReport, sweep
     from nestsim.features.sweep.executors.dask import DaskWorkers
@@ -73,6 +74,7 @@ __all__ = [
     "Report",
     "ReportPage",
     "Scenario",
+    "SitesReport",
     "StressReport",
     "SweepReport",
     "TenancyReport",
@@ -95,6 +97,7 @@ __all__ = [
     "run",
     "scenario_of",
     "simulate",
+    "sites",
     "stress",
     "sweep",
     "validate",
@@ -119,6 +122,7 @@ _NAMES = MappingProxyType(
         "nestsim.features.jitter.command": "JitterReport jitter",
         "nestsim.features.jobs.command": "TenancyReport jobs",
         "nestsim.features.memory.command": "MemoryReport memory",
+        "nestsim.features.sites.command": "SitesReport sites",
         "nestsim.features.stress.command": "StressReport stress",
         "nestsim.features.sweep.command": "SweepReport sweep",
         "nestsim.features.sweep.executors.dask": "DaskWorkers",

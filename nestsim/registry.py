@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 FEATURES = (
-    *("advise", "memory", "compare", "stress", "goodput", "jitter", "sweep", "jobs"),
-    *("collectives", "validation", "certificate", "profile", "serve"),
+    *("advise", "memory", "compare", "stress", "goodput", "jitter", "sites"),
+    *("sweep", "jobs", "collectives", "validation", "certificate", "profile", "serve"),
 )
 """Folders of `nestsim.features` that have commands, in the order in which help lists
 them."""

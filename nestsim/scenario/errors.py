@@ -354,7 +354,12 @@ def _missing(_: "ErrorDetails", place: Place) -> InputError:
 
 
 def _unknown_choice(detail: "ErrorDetails", place: Place) -> InputError:
-    known = re.findall(r"'([^']*)'", str(detail["ctx"]["expected"]))
+    expected = str(detail["ctx"]["expected"])
+    known = re.findall(r"'([^']*)'", expected)
+    if not known:  # numbers
+        return InputError(
+            "unknown choice", where=place.where, got=detail["input"], expected=expected
+        )
     return _not_among(known, detail["input"], place.where, "unknown choice")
 
 

@@ -268,12 +268,12 @@ class Scenario(JobBasis, HandedOn):
         """Return all that it says, defaults and files resolved, to be told apart by.
 
         Where it lies and how it is written does not matter, nor do prices, failures,
-        what differs from step to step and options of a launch: plans and replays do
-        not depend on them.
+        what differs from step to step, other sites and options of a launch: plans and
+        replays do not depend on them.
         """
         parts = {part.name: getattr(self, part.name) for part in fields(self)}
         parts |= {"path": Path(), "text": b"", "cost": None}
-        for name in ("goodput", "jitter", "notes", "launch"):
+        for name in ("goodput", "jitter", "sites", "notes", "launch"):
             del parts[name]
         texts = ", ".join(f"{name}={value!r}" for name, value in parts.items())
         return f"Scenario({texts})"

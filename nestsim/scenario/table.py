@@ -15,6 +15,7 @@ from nestsim.scenario.jitter import JitterSpec, JitterTable
 from nestsim.scenario.model import ModelSetting
 from nestsim.scenario.search import SearchTable
 from nestsim.scenario.simulation import SimulationTable
+from nestsim.scenario.sites import SitesSpec
 from nestsim.scenario.software import SoftwareTable
 from nestsim.scenario.stress import StressSpec, SweepSpec
 from planner.plans.spec import PlanSpec
@@ -154,6 +155,13 @@ class HandedOn(Spec):
         default_factory=JitterSpec
     )
     """What `nestsim jitter` draws at random; other commands do not read it."""
+
+    sites: Annotated[
+        SitesSpec | None,
+        Examples({"count": 2, "bandwidth": "10 Gbit/s", "latency": "30 ms"}),
+    ] = None
+    """Sites far apart that train the model together, each as [cluster] has it; only
+    `nestsim sites` reads it."""
 
     cost: Annotated[CostSpec | None, Examples({"device_hour": "2.50 USD/h"})] = None
     """What the cluster costs and draws: tokens for a dollar, the cost of a run. Left

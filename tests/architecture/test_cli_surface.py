@@ -94,6 +94,7 @@ SURFACE = {
         *(*WRITES, "--executor", "--html", "--runs", "--scheduler", "--seed"),
         *("--workers", "SCENARIO"),
     ],
+    "sites": [*WRITES, "--bandwidth", "--html", "--sync-every", "SCENARIO"],
     "sweep": [
         *(*WRITES, "--csv", "--executor", "--html", "--restart", "--scheduler"),
         *("--set", "--what", "--workers", "SCENARIO"),

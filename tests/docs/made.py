@@ -28,6 +28,8 @@ from nestsim.document.wording import number, percent
 from nestsim.evaluate.cluster import cluster_network
 from nestsim.evaluate.job import plan_job
 from nestsim.features.compare.networks_job import on_network, read_network_files
+from nestsim.features.sites.job import SHARES
+from nestsim.features.sites.record import gigabits
 from nestsim.scenario.load import Scenario, load_scenario
 from planner.frameworks.framework import FRAMEWORKS
 from planner.work import Spent
@@ -35,6 +37,11 @@ from tests.benchmarks.planner_cases import all_cases
 from tests.benchmarks.planner_growth import replayed_search
 from tests.docs.pages import DOCS, ROOT
 from tests.nestsim.features.goodput.published_jobs import published_jobs
+from tests.nestsim.features.sites.published_sites import (
+    FITTED_BITS,
+    INTELLECT_1,
+    published_rows,
+)
 from tests.validation.test_mist_l4 import RUNS, predicted
 from topologies.fabrics.inventory import count_parts
 from topologies.network import Network, Routes
@@ -147,6 +154,67 @@ def goodput_published() -> str:
     sources = " ".join(f"{job.name}: {job.source}." for job in published_jobs())
     table = markdown_table([*head, "published", "points off"], rows)
     return f"{table}\n\n{sources}"
+
+
+def sites_bandwidth() -> str:
+    """Return least bandwidths that are published beside those that are predicted."""
+    rows = [
+        [
+            row.model,
+            row.method,
+            *(
+                f"{row.needed(share):.3g}, {told:g}"
+                for share, told in zip(SHARES, row.published, strict=True)
+            ),
+        ]
+        for row in published_rows()
+    ]
+    head = ["model", "method", *(f"{100 * share:g} %" for share in SHARES)]
+    table = markdown_table(head, rows)
+    said = []
+    for bits in (16.0, FITTED_BITS):
+        offs = [off for row in published_rows() for off in row.steps_off(bits / 16.0)]
+        near = sum(abs(off) <= 1 for off in offs)
+        said.append(
+            f"with {bits:g} bits in place of 16, {offs.count(0)} of {len(offs)} are "
+            f"the paper's own, {offs.count(1)} one step higher, {near} no more than "
+            f"one step off, and none more than {max(map(abs, offs))}"
+        )
+    words = "; ".join(said).replace(" in place of 16", "", 1)
+    return f"{table}\n\nOn the paper's grid, {words}."
+
+
+def sites_measured() -> str:
+    """Return INTELLECT-1 as it was measured beside what is predicted."""
+    rows = []
+    for run in INTELLECT_1:
+        found = run.predicted()
+        rate, loop = found.spec.rate(), found.given.loop
+        share = loop.compute_share(rate)
+        day = found.tokens_per_day(found.given) / found.spec.count
+        measured = run.compute_share * found.alone_per_day
+        rows.append(
+            [
+                run.region,
+                run.bandwidth,
+                f"{loop.all_reduce_time(rate):.0f} s, {run.all_reduce:.0f} s",
+                f"{percent(share)}, {percent(run.compute_share)}",
+                f"{day / 1e9:.3f}, {measured / 1e9:.3f} billion",
+                f"{100 * (day / measured - 1):+.1f} %",
+                gigabits(run.uplink(loop)),
+            ]
+        )
+    head = ["nodes in", "uplink", "all-reduce", "inner steps", "tokens a day of a node"]
+    table = markdown_table([*head, "off", "uplink of that all-reduce"], rows)
+    (candidate,) = nestsim.simulate(
+        SCENARIOS / "sites/intellect_1.toml"
+    ).result.candidates
+    step, measured = candidate.simulated.iteration_time, found.step_time
+    return (
+        f"{table}\n\nFrom its plan the inner step is {format_duration(step)}, "
+        f"{format_duration(measured)} as measured: tokens a day would be "
+        f"{100 * (measured / step - 1):+.0f} % off by that alone."
+    )
 
 
 def mixed_stages() -> str:
@@ -415,6 +483,8 @@ MADE: Mapping[str, MadePart] = MappingProxyType(
         "what frameworks launch": MadePart(page="search.md", make=launched),
         "goodput habits": MadePart(page="goodput.md", make=goodput_habits),
         "goodput published": MadePart(page="goodput.md", make=goodput_published),
+        "sites bandwidth": MadePart(page="sites.md", make=sites_bandwidth),
+        "sites measured": MadePart(page="sites.md", make=sites_measured),
         "mixed stages": MadePart(page="mixed.md", make=mixed_stages),
         "a certificate": MadePart(page="search.md", make=certified),
         "network kinds": MadePart(page="networks.md", make=network_kinds),

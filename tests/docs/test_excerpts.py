@@ -22,6 +22,7 @@ SHOWN = {
     "stress.md": "stress",
     "goodput.md": "goodput",
     "jitter.md": "jitter",
+    "sites.md": "sites",
     "sweep.md": "sweep",
     "jobs.md": "jobs",
     "collectives.md": "collectives",

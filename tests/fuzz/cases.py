@@ -365,6 +365,9 @@ KINDS: Mapping[str, Callable[[Results], st.SearchStrategy[Case]]] = MappingProxy
         "goodput": _scenarios(
             "goodput", "goodput", "plan", within=("goodput",), commands="goodput"
         ),
+        "sites": _scenarios(
+            "sites", "sites", "plan", within=("sites",), commands="sites"
+        ),
         "links": _scenarios(
             "links", "links", within=(LINKS,), commands="topology topology plan"
         ),
@@ -408,6 +411,7 @@ _WEIGHTS = {
     "jobs": 5,
     "jitter": 4,
     "goodput": 4,
+    "sites": 4,
     "option": 8,
     "run": 3,
     "place": 4,

@@ -96,6 +96,7 @@ def worlds(draw: st.DrawFn, *, uses: tuple[str, ...] = ()) -> World:
         "jobs": (0, _jobs(num_devices)),
         "jitter": (0, _jitters()),
         "goodput": (0, _goodputs()),
+        "sites": (0, _sites()),
     }
     for name, (percent, strategy) in tables.items():
         if has(name, percent):
@@ -579,6 +580,34 @@ def _goodputs(draw: st.DrawFn) -> Tree:
             "interval": draw(st.sampled_from(["1 min", "3 d"])),
         }
     return goodput
+
+
+@st.composite
+def _sites(draw: st.DrawFn) -> Tree:
+    sites: dict[str, Tree] = {
+        "count": draw(st.sampled_from([2, 3, 14, 1000])),
+        "bandwidth": draw(st.sampled_from(["10 Gbit/s", "1 B/s", "1000 PB/s"])),
+        "latency": draw(_LATENCIES),
+        "sync_every": draw(st.sampled_from([1, 100, 12, 1_000_000])),
+        "outer_optimizer": draw(st.sampled_from(["nesterov", "average"])),
+        "offload": draw(st.booleans()),
+    }
+    if draw(st.booleans()):
+        sites["loss"] = draw(st.sampled_from([0.0, 1e-6, 0.5]))
+        sites["connections"] = draw(st.sampled_from([1, 1000]))
+    if draw(st.booleans()):
+        sites["fragments"] = draw(st.sampled_from([1, 2, 4, 10, 1_000_000]))
+    if draw(st.booleans()):
+        sites["delay"] = draw(st.sampled_from([0, 1, 11, 99, 999_999]))
+    if draw(st.booleans()):
+        sites["compression"] = draw(st.sampled_from([32, 16, 8, 4]))
+    if draw(st.integers(0, 9)) == 0:
+        return {key: sites[key] for key in ("count", "bandwidth", "latency")} | {
+            "synchronous": True
+        }
+    if draw(st.booleans()):
+        sites["step_time"] = draw(st.sampled_from(["1 ms", "6 s", "1 d"]))
+    return sites
 
 
 @st.composite

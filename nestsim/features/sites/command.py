@@ -1,0 +1,76 @@
+"""``nestsim sites``: what it is called with, and what it returns."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
+from nestsim.commands.report import Parts, ScenarioReport
+from nestsim.document.dumps import csv_of, dump_json
+from nestsim.features.sites.document import sites_document
+from nestsim.features.sites.job import SitesResult, sites_job
+from nestsim.features.sites.record import curve_rows, sites_json
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class SitesReport(ScenarioReport):
+    """What sites far apart train together, and the network that they need."""
+
+    result: SitesResult
+    """Everything that was findings."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether there is a plan for a site."""
+        return self.result.findings is not None
+
+    def facts(self) -> dict[str, object]:
+        """Return tokens a day, the time of a round, and the share of inner steps."""
+        name, trained = self.result.scenario_name, self.result.findings
+        if trained is None:
+            return {"scenario": name, "reason": self.result.shortfall}
+        rate, loop = trained.spec.rate(), trained.given.loop
+        return {
+            "scenario": name,
+            "tokens_per_day": trained.tokens_per_day(trained.given),
+            "alone_per_day": trained.alone_per_day,
+            "compute_share": loop.compute_share(rate),
+            "round_s": loop.round_time(rate),
+            "step_time_s": trained.step_time,
+        }
+
+    def parts(self) -> Parts:
+        """Return record, points of the curves, figures and page."""
+        record, rows = sites_json(self.result), curve_rows(self.result)
+        files = {"sites.json": dump_json(record)}
+        if rows:
+            files["sites.csv"] = csv_of(rows)
+        return Parts(
+            record=record,
+            rows=rows,
+            document=partial(sites_document, record),
+            files=files,
+            pictures={"sites": ()} if rows else {},
+            has_page=bool(rows),
+            manifest=self.manifest(),
+        )
+
+
+def sites(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> SitesReport:
+    """Find what sites far apart train together, over what network.
+
+    Other networks: ``scenario.replace({"sites.bandwidth": "1 Gbit/s"})``.
+
+    Parameters
+    ----------
+    scenario
+        As `nestsim.plan` takes it, of one site; its table [sites] says how many there
+        are, what joins them and how often they meet.
+    progress
+        As `nestsim.plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If the scenario is wrong, has no table [sites], or its parts do not go together.
+    """
+    return reported(SitesReport, sites_job, scenario, progress)
