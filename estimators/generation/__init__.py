@@ -1,0 +1,1 @@
+"""What generation costs: prompts in, responses out, on replicas of an engine."""
