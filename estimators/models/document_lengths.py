@@ -9,13 +9,12 @@ documents have so many), in any order; other columns are not read. A length may 
 several lines, whose counts are added up, and a count may be 0.
 """
 
-import csv
-import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from estimators.models.limits import MAX_SEQUENCE
+from topologies.csv_file import CsvLine, csv_lines
 from topologies.errors import InputError, located
 from topologies.input_file import read_text
 
@@ -107,8 +106,11 @@ def read_lengths(path: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """
     with located(str(path), ": "):
         text = read_text(path, expected=_EXPECTED, most_bytes=MAX_FILE)
-        rows = list(_rows(text))
-        lengths, counts = histogram([row[0] for row in rows], [row[1] for row in rows])
+        lines = csv_lines(text, COLUMNS, _EXPECTED)
+        lengths, counts = histogram(
+            [_whole(line, "length", 1, MAX_SEQUENCE) for line in lines],
+            [_whole(line, "count", 0, MOST_DOCUMENTS) for line in lines],
+        )
         if not lengths:
             raise InputError(
                 "has no documents",
@@ -127,38 +129,13 @@ def read_lengths(path: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return lengths, counts
 
 
-def _rows(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the length and the count of each line behind the header."""
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    try:
-        names = [name.strip() for name in reader.fieldnames or ()]
-        reader.fieldnames = names
-        if not {*COLUMNS} <= {*names}:
-            raise InputError(
-                "columns are missing",
-                where="header",
-                got=", ".join(names) or "none",
-                expected=_EXPECTED,
-            )
-        for row in reader:
-            where = f"line {reader.line_num}"
-            yield (
-                _whole(f"{where}: length", row["length"], 1, MAX_SEQUENCE),
-                _whole(f"{where}: count", row["count"], 0, MOST_DOCUMENTS),
-            )
-    except csv.Error as error:
-        raise InputError(
-            f"not CSV: {error}", where=f"line {reader.line_num}", expected=_EXPECTED
-        ) from None
-
-
-def _whole(where: str, text: str | None, least: int, most: int) -> int:
-    digits = (text or "").strip()
+def _whole(line: CsvLine, column: str, least: int, most: int) -> int:
+    digits = line.values[column]
     is_whole = digits.isascii() and digits.isdigit() and len(digits) <= len(str(most))
     if not is_whole or not least <= int(digits) <= most:
         raise InputError(
             "is not possible",
-            where=where,
+            where=line.place(column),
             got=digits or "nothing",
             expected=f"a whole number from {least} to {most:,}",
         )

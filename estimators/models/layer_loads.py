@@ -11,13 +11,12 @@ Blocks and experts count from 0. Tokens are in any unit, layer by layer; those o
 expert that got none are 0.
 """
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from topologies.csv_file import CsvLine, csv_lines
 from topologies.errors import InputError, located
 from topologies.input_file import read_text
 
@@ -95,35 +94,15 @@ def layer_loads(folder: Path, name: str | None) -> LayerLoads | None:
         return None
     with located(_SETTING, ": "), located(name, ": "):
         text = read_text(folder / name, expected=EXPECTED, most_bytes=MAX_FILE)
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-        try:
-            header, *rows = [(reader.line_num, row) for row in reader if row] or [
-                (1, [])
-            ]
-        except csv.Error as error:
-            raise InputError(f"not CSV: {error}", expected=EXPECTED) from None
-        names = [word.strip() for word in header[1]]
-        if sorted(names) != sorted(COLUMNS):
-            raise InputError(
-                "has other columns",
-                where="header",
-                got=", ".join(names) or "none",
-                expected=EXPECTED,
-            )
-        places = [names.index(column) for column in COLUMNS]
-        return _loads(_counts(rows, places))
+        return _loads(_counts(csv_lines(text, COLUMNS, EXPECTED)))
 
 
-def _counts(
-    rows: Iterable[tuple[int, list[str]]], places: Sequence[int]
-) -> dict[tuple[int, int], float]:
+def _counts(lines: Iterable[CsvLine]) -> dict[tuple[int, int], float]:
     """Return tokens by layer and expert."""
     counts: dict[tuple[int, int], float] = {}
-    for line, row in rows:
-        with located(f"line {line}"):
-            if len(row) != len(COLUMNS):
-                raise InputError("is not three values", got=row, expected="3,0,40211")
-            layer, expert, tokens = (row[place].strip() for place in places)
+    for line in lines:
+        with located(line.where):
+            layer, expert, tokens = (line.values[column] for column in COLUMNS)
             key = _number("layer", layer), _number("expert", expert)
             if key in counts:
                 raise InputError(

@@ -16,10 +16,10 @@ WRONG_INPUT = 2
 STOPPED = 128
 """Exit status of what a signal stopped, less the signal's number."""
 
-_COLLECTIONS = (100_000, 5, 5)
+_COLLECTIONS = (500_000, 5, 5)
 """New objects before the garbage collector looks for cycles, and how often it looks at
-older ones. With Python's 700 it takes a sixth of a run, most of it among the million
-objects that importing libraries makes and nothing ever frees."""
+older ones. With Python's 700 it takes a sixth of a run, with 100,000 a fortieth, most
+of it among the objects that importing libraries makes and nothing ever frees."""
 
 _WORDS = {int(signal.SIGINT): "Interrupted.", int(signal.SIGTERM): "Terminated."}
 

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from nestsim.cli.streams import silence
 from nestsim.commands.task import FileOutput, Printable, Task
+from nestsim.document.canvas import nobody_asks_for_help
 from nestsim.document.dumps import dump_json
 from nestsim.document.folder import (
     ResultsFolder,
@@ -103,6 +104,11 @@ def run_command(command: Command, typed: Given) -> int:
     InputError
         If something that was typed, or that it names, is wrong.
     """
+    with nobody_asks_for_help():
+        return _run(command, typed)
+
+
+def _run(command: Command, typed: Given) -> int:
     given = _read(command, typed)
     if command.has("--system"):
         given |= _made(given)
@@ -314,7 +320,7 @@ def _write(report: Printable, folder: ResultsFolder, task: Task, given: Given) -
 
     assert isinstance(report, FolderReport)
     quiet = given["quiet"]
-    if not report.parts().files:
+    if not report.written.files:
         return
     with about_output(), progress_bar(quiet=quiet) as progress:
         report.write_to(

@@ -3,7 +3,9 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -140,25 +142,36 @@ class Report(ABC):
     def parts(self) -> Parts:
         """Return what it is written as."""
 
+    @cached_property
+    def written(self) -> Parts:
+        """What it is written as, made once: nothing in it may be changed."""
+        parts = self.parts()
+        document = parts.document
+        return parts if document is None else replace(parts, document=cache(document))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what other processes get: what was found alone."""
+        return {known.name: getattr(self, known.name) for known in fields(self)}
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything under stable keys, in SI units."""
-        return dict(self.parts().record)
+        return deepcopy(dict(self.written.record))
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row for each thing that was found, in SI units."""
-        return frame_of(self.parts().rows)
+        return frame_of(self.written.rows)
 
     @abstractmethod
     def print_to(self, console: "Console", *, verbose: bool = False) -> None:
         """Print what the command prints; with ``verbose`` its details, too."""
 
-    def printed_dict(self) -> dict[str, Any]:
+    def printed_dict(self) -> Mapping[str, Any]:
         """Return what the command prints with ``--json``."""
-        return self.to_dict()
+        return self.written.record
 
     def to_json(self) -> str:
         """Return `to_dict` as text: the bytes of the command's file."""
-        return dump_json(self.to_dict())
+        return dump_json(self.written.record)
 
     def __str__(self) -> str:
         return plain_text(self.print_to).rstrip("\n")
@@ -252,7 +265,7 @@ class FolderReport(Report):
         if html:
             import_extra(*PAGES, where="html")
         place, inputs = Path(folder), [file for file in self.inputs() if file.exists()]
-        names = list(self.parts().writers())
+        names = list(self.written.writers())
         with (
             shown_progress(progress) as shown,
             claimed_folder(place, names, inputs=inputs, force=force) as claimed,
@@ -281,7 +294,7 @@ class FolderReport(Report):
         progress
             Told about every file.
         """
-        parts = self.parts()
+        parts = self.written
         wanted = {PICTURE: figures, HTML: html}
         writers = {
             name: write
@@ -295,7 +308,7 @@ class FolderReport(Report):
 
     def _figures(self) -> "dict[str, Writer]":
         """Return what draws each figure, by name."""
-        writers = self.parts().writers().items()
+        writers = self.written.writers().items()
         return {
             name.removesuffix(PICTURE).removeprefix("figures/"): draw
             for name, draw in writers
@@ -308,7 +321,7 @@ class DocumentReport(Report):
 
     def document(self) -> Document:
         """Return what text, pictures and page say."""
-        document = self.parts().document
+        document = self.written.document
         assert document is not None
         return document()
 
@@ -332,7 +345,7 @@ class PagedReport(DocumentReport, FolderReport):
         InputError
             If it cannot be written.
         """
-        replace_file(Path(path), self.parts().write_page)
+        replace_file(Path(path), self.written.write_page)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

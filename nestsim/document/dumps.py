@@ -10,7 +10,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from io import StringIO
@@ -53,7 +53,14 @@ def dump_json(data: object) -> str:
     >>> dump_json({"devices": [0, 1], "lower_bound_s": float("inf")})
     '{"devices": [0, 1], "lower_bound_s": null}\n'
     """
-    return _printable(_layout(plain_values(data), indent="")) + "\n"
+    return "".join(json_pieces(data))
+
+
+def json_pieces(data: object) -> Iterator[str]:
+    """Yield the text of `dump_json` in small pieces: for what is too large for one."""
+    for piece in _layout(data, indent=""):
+        yield _printable(piece)
+    yield "\n"
 
 
 def _printable(text: str) -> str:
@@ -71,19 +78,38 @@ def _printable(text: str) -> str:
 
 def plain_values(value: Any) -> Any:
     """Return plain JSON values: no numpy, no tuples, no NaN or infinity."""
-    if isinstance(value, Mapping):
+    value = _plain(value)
+    if isinstance(value, dict):
         return {str(key): plain_values(item) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain_values(asdict(value))
-    if isinstance(value, np.ndarray):
-        return plain_values(value.tolist())
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, list):
         return [plain_values(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
     return value
+
+
+_AS_THEY_ARE = frozenset({str, int, bool, type(None), dict, list})
+
+_ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; what a list or an object holds stays as it is."""
+    if type(value) in _AS_THEY_ARE:
+        return value
+    if isinstance(value, float):  # numpy's float64 as well
+        return float(value) if math.isfinite(value) else None
+    return _other_plain(value)
+
+
+def _other_plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return value if isinstance(value, dict) else dict(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return value if isinstance(value, list) else list(value)
+    return _plain(value.item()) if isinstance(value, np.generic) else value
 
 
 def plain_record(record: Mapping[str, object]) -> dict[str, object]:
@@ -91,25 +117,61 @@ def plain_record(record: Mapping[str, object]) -> dict[str, object]:
     return {str(key): plain_values(value) for key, value in record.items()}
 
 
-def _layout(value: Any, indent: str, used: int = 0) -> str:
+def _layout(value: Any, indent: str, used: int = 0) -> Iterator[str]:
     """Write one value; ``used`` characters of its first line are taken already."""
-    line = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    if used + len(line) <= _LINE_LENGTH or not isinstance(value, dict | list):
-        return line
+    value = _plain(value)
+    is_long = isinstance(value, dict | list) and _room_left(value, _LINE_LENGTH) < used
+    if not is_long:
+        line = _line(value)
+        fits = used + len(line) <= _LINE_LENGTH
+        if fits or not (isinstance(value, dict | list) and value):
+            yield line
+            return
     deeper = indent + "  "
     if isinstance(value, dict):
-        keys = (f"{deeper}{json.dumps(key, ensure_ascii=False)}: " for key in value)
-        items = (
-            key + _layout(item, deeper, len(key) + 1)
-            for key, item in zip(keys, value.values(), strict=True)
-        )
-        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
-    if any(isinstance(item, dict | list) for item in value):
-        rows = (deeper + _layout(item, deeper, len(deeper) + 1) for item in value)
-        body = ",\n".join(rows)
+        begin, end = "{\n", "}"
+        for key, item in value.items():
+            named = f"{deeper}{_line(str(key))}: "
+            yield begin + named
+            yield from _layout(item, deeper, len(named) + 1)
+            begin = ",\n"
+    elif any(isinstance(_plain(item), dict | list) for item in value):
+        begin, end = "[\n", "]"
+        for item in value:
+            yield begin + deeper
+            yield from _layout(item, deeper, len(deeper) + 1)
+            begin = ",\n"
     else:
-        body = _filled([json.dumps(item, ensure_ascii=False) for item in value], deeper)
-    return f"[\n{body}\n{indent}]"
+        end = "]"
+        yield "[\n" + _filled([_line(item) for item in value], deeper)
+    yield f"\n{indent}{end}"
+
+
+def _line(value: Any) -> str:
+    return _ENCODE(plain_values(value))
+
+
+def _room_left(value: Any, room: int) -> int:
+    """Return at most how much of a room a value leaves on its line [character].
+
+    Less than 0 if it does not fit, however little of it was looked at.
+    """
+    value = _plain(value)
+    if isinstance(value, str):
+        return room - len(value) - 2
+    if not isinstance(value, dict | list):
+        return room - 1
+    room -= 2 * max(len(value), 1)  # brackets and what stands between items
+    items = value.values() if isinstance(value, dict) else value
+    for key in value if isinstance(value, dict) else ():
+        room -= len(str(key)) + 4
+        if room < 0:
+            return room
+    for item in items:
+        if room < 0:
+            return room
+        room = _room_left(item, room)
+    return room
 
 
 def _filled(items: list[str], indent: str) -> str:

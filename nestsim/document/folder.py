@@ -28,7 +28,7 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from nestsim.document.dumps import FORMAT, Record, dump_json
+from nestsim.document.dumps import FORMAT, Record, dump_json, json_pieces
 from nestsim.running.interruption import deferred_signals
 from nestsim.running.store import is_part_of_store, is_store
 from planner.work import Progress
@@ -66,6 +66,16 @@ def writer_of(content: str | bytes) -> Writer:
     """Return what writes this content."""
     data = content.encode() if isinstance(content, str) else content
     return lambda path: path.write_bytes(data)
+
+
+def json_writer(record: object) -> Writer:
+    """Return what writes a record as `dump_json` says it, piece by piece."""
+
+    def write(path: Path) -> None:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            file.writelines(json_pieces(record))
+
+    return write
 
 
 _PREFIX, _SUFFIX = ".nestsim-", ".partial"

@@ -2,7 +2,13 @@
 
 import math
 import textwrap
+from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.ft2font import FT2Font
 
 DPI = 100
 """Dots of a figure for each inch: letters are hinted to them."""
@@ -10,18 +16,46 @@ DPI = 100
 _GAP = 0.08
 """Least distance of two names on one line [inch]."""
 
+_HINTED = 1.25
+"""Hinting makes no text that many times as wide, or as narrow, as its letters are
+designed."""
 
-def text_width(words: str, size: float, weight: str = "normal") -> float:
-    """Return the width of a text, of its longest line if it has several [inch]."""
+
+def _font(weight: str) -> "FT2Font":
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
-    font = get_font(findfont(FontProperties(weight=weight)))
+    return get_font(findfont(FontProperties(weight=weight)))
+
+
+@lru_cache(maxsize=4096)
+def text_width(words: str, size: float, weight: str = "normal") -> float:
+    """Return the width of a text, of its longest line if it has several [inch]."""
+    font = _font(weight)
     font.set_size(size, DPI)
     widest = 0.0
     for line in words.split("\n"):
         font.set_text(line, 0.0)
         widest = max(widest, font.get_width_height()[0] / 64.0)
     return widest / DPI
+
+
+@cache
+def _designed_width(letter: str, weight: str) -> float:
+    """Return the width of a letter in those of an em."""
+    font = _font(weight)
+    font.set_size(72.0, 1)
+    return font.load_char(ord(letter)).linearHoriAdvance / 65536.0
+
+
+def fits(words: str, size: float, room: float, weight: str = "normal") -> bool:
+    """Return whether a line is no wider than a room.
+
+    Only what may be as wide is laid out, which takes a letter 0.03 ms.
+    """
+    designed = sum(_designed_width(letter, weight) for letter in words) * size / 72.0
+    if designed * _HINTED < room:
+        return True
+    return designed <= _HINTED * room and text_width(words, size, weight) <= room
 
 
 def widest(texts: Sequence[str], size: float) -> float:
@@ -43,11 +77,13 @@ def shortened(words: str, size: float, room: float, weight: str = "normal") -> s
     weight
         ``"normal"`` or ``"bold"``.
     """
-    if text_width(words, size, weight) <= room:
+    if fits(words, size, room, weight):
         return words
-    kept = len(words)
-    while kept and text_width(f"{words[:kept]}…", size, weight) > room:
-        kept -= 1
+    kept = bisect_right(
+        range(1, len(words) + 1),
+        x=False,
+        key=lambda number: not fits(f"{words[:number]}…", size, room, weight),
+    )
     return f"{words[:kept].rstrip()}…"
 
 
@@ -92,8 +128,8 @@ def filled(
     lines: list[str] = []
     for word in words.split():
         longer = f"{lines[-1]} {word}" if lines else word
-        fits = lines and text_width(longer, size, weight) <= room
-        if fits or len(lines) == most_lines:
+        is_short = lines and fits(longer, size, room, weight)
+        if is_short or len(lines) == most_lines:
             lines[-1] = longer
         else:
             lines.append(word)
@@ -121,7 +157,7 @@ def size_that_fits(
     """
     size = largest
     while size >= smallest:
-        if widest(texts, size) <= room:
+        if all(fits(words, size, room) for words in texts):
             return size
         size -= 0.5
     return None

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 _NAMES, _TICKS, _LABEL = 11.0, 10.0, 11.0
 """Sizes of names of rows, of numbers at axes, and of titles of axes [point]."""
 
+_PAD = 3.5
+"""Between axes and names of rows, as matplotlib has it [point]."""
+
 _MOST_MARKED = 40
 """Points of a curve that are marked one by one."""
 
@@ -264,7 +267,7 @@ def _draw_bars(axes: "Axes", shape: BarGroups) -> None:
         row += len(group.bars)
     bars = shape.bars
     for place, bar in zip(rows, bars, strict=True):
-        axes.barh(place, bar.length or 0.0, height=0.72, **_fill(bar.paint))
+        _draw_bar(axes, place, 0.0, bar.length or 0.0, bar.paint)
     for place, bar in zip(rows, bars, strict=True):
         if bar.mark is not None:
             _draw_mark(axes, bar.mark, place)
@@ -333,6 +336,14 @@ def _write_parts(axes: "Axes", row: int, bar: StackedBar) -> None:
         reached += part.length
 
 
+def _draw_bar(axes: "Axes", row: int, left: float, length: float, paint: str) -> None:
+    """Draw a bar, without looking for units and limits as ``barh`` does."""
+    from matplotlib.patches import Rectangle
+
+    bar = Rectangle((left, row - 0.36), length, 0.72, **_fill(paint))
+    axes.add_patch(bar)
+
+
 def _draw_mark(axes: "Axes", mark: float, row: int) -> None:
     """Draw a line across a bar."""
     ends = [row - 0.4, row + 0.4]
@@ -344,7 +355,7 @@ def _draw_stacks(axes: "Axes", shape: Stacks) -> None:
     for row, bar in enumerate(shape.bars):
         reached = bar.start
         for part in bar.parts:
-            axes.barh(row, part.length, left=reached, height=0.72, **_fill(part.paint))
+            _draw_bar(axes, row, reached, part.length, part.paint)
             reached += part.length
         if bar.mark is not None:
             _draw_mark(axes, bar.mark, row)
@@ -397,13 +408,20 @@ def _name_rows(
     """Write names beside rows, the first row on top."""
     # The column of names takes at most 0.35 of the panel, the axes all that is left.
     room = 0.35 / 0.65 * _size(axes)[0] - 0.15
-    axes.set_yticks(
-        list(rows),
-        [shortened(name, _NAMES, room) for name in names],
-        size=_NAMES,
-        parse_math=False,
-    )
-    axes.tick_params(axis="y", length=0)
+    # As matplotlib writes names of ticks, each of which has three lines besides.
+    axes.set_yticks([])
+    place, down, across = axes.get_yaxis_text1_transform(_PAD)
+    for row, name in zip(rows, names, strict=True):
+        axes.text(
+            0.0,
+            row,
+            shortened(name, _NAMES, room),
+            size=_NAMES,
+            transform=place,
+            va=down,
+            ha=across,
+            parse_math=False,
+        )
     axes.set_ylim(count - 0.4, -0.6)
 
 

@@ -52,6 +52,7 @@ from planner.step.plan import Plan
 from planner.work import Progress, Work
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
+from topologies.keeping import Keeper
 from topologies.network import Network
 
 
@@ -89,9 +90,17 @@ class Evaluator:
     _phases: KeptPhases = field(init=False)
     """Phases of collectives of their ends."""
 
+    _lowered: Keeper[int, tuple[PricedPlan, PipelineWork]] = field(init=False)
+    """The steps that were lowered last with all that there is to say of them, by the
+    identity of their plans."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "_frames", Frames(self.network))
         object.__setattr__(self, "_phases", KeptPhases(self.network))
+        lowered = Keeper[int, tuple[PricedPlan, PipelineWork]](
+            lambda *_: 1, self.search.keep_best
+        )
+        object.__setattr__(self, "_lowered", lowered)
 
     @classmethod
     def of(cls, scenario: Scenario, progress: Progress | None = None) -> "Evaluator":
@@ -134,12 +143,21 @@ class Evaluator:
 
     def lower(self, priced: PricedPlan, *, memory: bool = True) -> PipelineWork:
         """Return one step of a plan as the simulator takes it."""
+        if memory:
+            # The plan is kept as well, so that no other one has its identity.
+            return self._lowered.get(
+                id(priced), lambda: (priced, self._lower(priced, memory=True))
+            )[1]
+        return self._lower(priced, memory=False)
+
+    def _lower(self, priced: PricedPlan, *, memory: bool) -> PipelineWork:
         return lower_plan(
             self.network,
             self.workload,
             priced,
             self.simulation,
             memory=memory,
+            known=self._phases,
         )
 
     def replay(
@@ -435,16 +453,16 @@ class Evaluator:
             if fits(self.workload, self.search, plan, self.network.host)
         ]
 
-    def _ordinary_plans(self) -> Sequence[Plan]:
+    def _ordinary_plans(self) -> Sequence[PricedPlan]:
         """Return what a competent user would try."""
-        from planner.rivals.manual import manual_plans
+        from planner.rivals.manual import propose
 
         spec = self.search
         try:
-            plans = manual_plans(self.network, self.workload, spec, Work())
+            proposed = propose(self.network, self.workload, spec, Work())
         except InputError:
             return ()
-        return plans[: spec.keep_best]
+        return proposed.plans[: spec.keep_best]
 
 
 def _throughput(

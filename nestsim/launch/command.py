@@ -27,11 +27,11 @@ from nestsim.launch.formats.trainers.reading import stored_arguments
 from nestsim.launch.job import LaunchFiles, LaunchGap, LaunchJob
 from nestsim.launch.onto.merging import changed_launch
 from nestsim.launch.read import ImportedScenario, LaunchSource, imported_scenario
+from nestsim.launch.readers import find_reader
 from nestsim.launch.registry import (
     PRESET_FORMATS,
     TAKES_OPTIONS_OF,
     WITHOUT_OPTIONS,
-    find_reader,
     find_writer,
     group_files,
 )
@@ -339,7 +339,7 @@ def import_launch(
         configuration of torchtitan, GPT-NeoX, DeepSpeed or MaxText, a log of torchtitan
         or MaxText, a Hugging Face ``config.json``.
     format
-        Name of the format, one of `nestsim.launch.registry.READERS`; None to tell it by
+        Name of the format, one of `nestsim.launch.readers.READERS`; None to tell it by
         the file.
     given
         What stands beside the file, under names of `nestsim.launch.read.LaunchSource`:
@@ -444,7 +444,7 @@ def export_task(  # noqa: PLR0913, PLR0917 - one for each option
     loaded = load_scenario(file, trust_code=trusted)
     given = {"variables": variables}
     report = export(loaded, to, plan=plan, onto=onto, given=given, progress=progress)
-    names = list(report.parts().files)
+    names = list(report.written.files)
     if len(names) > 1 and output is None and not json:
         more = f"--output DIR writes {', '.join(names[1:])}, too"
         report = replace(report, notices=(*report.notices, more))

@@ -1,4 +1,4 @@
-"""Formats of launch configurations by name: which are written, which are read.
+"""Formats of launch configurations by name: which are written, and what goes beside.
 
 Beside each launch goes ``groups.json``, the groups of ranks that its plan is priced
 with: the devices of each group (group by group, or where that is shorter ``by_place``:
@@ -7,9 +7,8 @@ and the blocks of each virtual stage. `nestsim.launch.check_launch` goes beside 
 script that holds a launch to it.
 """
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
@@ -17,26 +16,8 @@ from typing import Any
 import numpy as np
 
 from nestsim.document.dumps import dump_json
-from nestsim.launch.formats.chakra import write_chakra
-from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspeed
-from nestsim.launch.formats.deepspeed.writing import write_deepspeed
-from nestsim.launch.formats.maxtext.reading import read_maxtext
-from nestsim.launch.formats.maxtext.sources import is_maxtext
-from nestsim.launch.formats.maxtext.writing import write_maxtext
-from nestsim.launch.formats.megatron.reading import is_megatron, read_megatron
-from nestsim.launch.formats.megatron.settings import rank_order
-from nestsim.launch.formats.megatron.writing import (
-    write_megatron,
-    write_megatron_bridge,
-)
 from nestsim.launch.formats.torchtitan.names import COMMAND_FORMAT, TOML_FORMAT
-from nestsim.launch.formats.torchtitan.reading import is_torchtitan, read_torchtitan
-from nestsim.launch.formats.torchtitan.writing import write_torchtitan
-from nestsim.launch.formats.trainers.reading import TRAINERS, read_dump
-from nestsim.launch.formats.trainers.renaming import CORE, RENAMINGS
 from nestsim.launch.job import LaunchFiles, LaunchJob
-from nestsim.launch.read import ImportedJob, LaunchSource
-from nestsim.launch.training import CHECK
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.errors import nearest, one_of
 from planner.cost.pricing import plan_groups
@@ -71,61 +52,55 @@ def plan_table(settings: PlanSpec) -> dict[str, Any]:
     }
 
 
-ASSUMED_BATCH = 512
-"""Sequences of an optimizer step that are assumed."""
+# What writes a format is imported with the first launch of it: a run writes those of
+# one framework, to see what that can launch, and need not wait for the others.
 
 
-def is_huggingface(source: LaunchSource) -> bool:
-    """Whether a file looks like the configuration of a model of the hub."""
-    try:
-        content = json.loads(source.text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and "model_type" in content
+def _write_megatron(job: LaunchJob) -> LaunchFiles:
+    from nestsim.launch.formats.megatron.writing import write_megatron
+
+    return write_megatron(job)
 
 
-def read_huggingface(source: LaunchSource) -> ImportedJob:
-    """Read a model; the job and its plan are left to the user and the search."""
-    return ImportedJob(
-        name=source.path.resolve().parent.name or source.path.stem,
-        tables={
-            "model": {"config": str(source.path.resolve())},
-            "training": {"global_batch_size": ASSUMED_BATCH},
-            "software": {"preset": "megatron-core"},
-        },
-        num_devices=source.num_devices,
-        assumptions=(
-            f"A step takes {ASSUMED_BATCH} sequences of the longest length that the "
-            "model allows.",
-            "The framework is Megatron Core.",
-            "There is no plan: `nestsim run` searches one.",
-        ),
-    )
+def _write_megatron_bridge(job: LaunchJob) -> LaunchFiles:
+    from nestsim.launch.formats.megatron.writing import write_megatron_bridge
+
+    return write_megatron_bridge(job)
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchReader:
-    """How configurations of one format are known and read."""
+def _write_torchtitan(job: LaunchJob) -> LaunchFiles:
+    from nestsim.launch.formats.torchtitan.writing import write_torchtitan
 
-    title: str
-    """What the format is called in sentences."""
+    return write_torchtitan(job)
 
-    recognizes: Callable[[LaunchSource], bool]
-    """Whether a file is likely of this format."""
 
-    read: Callable[[LaunchSource], ImportedJob]
-    """Reads one."""
+def _write_deepspeed(job: LaunchJob) -> LaunchFiles:
+    from nestsim.launch.formats.deepspeed.writing import write_deepspeed
+
+    return write_deepspeed(job)
+
+
+def _write_maxtext(job: LaunchJob) -> LaunchFiles:
+    from nestsim.launch.formats.maxtext.writing import write_maxtext
+
+    return write_maxtext(job)
+
+
+def _write_chakra(job: LaunchJob) -> LaunchFiles:
+    from nestsim.launch.formats.chakra import write_chakra
+
+    return write_chakra(job)
 
 
 WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
     {
-        "megatron": write_megatron,
-        "megatron-bridge": write_megatron_bridge,
-        "torchtitan": write_torchtitan,
-        "deepspeed": write_deepspeed,
-        "maxtext": write_maxtext,
+        "megatron": _write_megatron,
+        "megatron-bridge": _write_megatron_bridge,
+        "torchtitan": _write_torchtitan,
+        "deepspeed": _write_deepspeed,
+        "maxtext": _write_maxtext,
         "plan": write_plan,
-        "chakra": write_chakra,
+        "chakra": _write_chakra,
     }
 )
 """Name of a format -> what writes it."""
@@ -151,37 +126,6 @@ PRESET_FORMATS: Mapping[str, str] = MappingProxyType(
 own, or the nearest that is written. Aceso and Mist stand on Megatron-LM, InternEvo has
 its parallelism; DDP and FSDP are PyTorch's, which torchtitan launches."""
 
-READERS: Mapping[str, LaunchReader] = MappingProxyType(
-    {
-        # In front of scripts: a log may begin with one.
-        **{
-            name: LaunchReader(RENAMINGS[name].title, RENAMINGS[name].recognizes, read)
-            for name, read in {CORE: read_dump, **TRAINERS}.items()
-        },
-        # In front of Megatron-LM, whose options Megatron-DeepSpeed shares.
-        "deepspeed": LaunchReader(
-            "a DeepSpeed JSON or a script that starts DeepSpeed",
-            is_deepspeed,
-            read_deepspeed,
-        ),
-        "huggingface": LaunchReader(
-            "a Hugging Face config.json", is_huggingface, read_huggingface
-        ),
-        "torchtitan": LaunchReader(
-            "a TOML file, command line or log of torchtitan",
-            is_torchtitan,
-            read_torchtitan,
-        ),
-        "maxtext": LaunchReader(
-            "a YAML file, script or log of MaxText", is_maxtext, read_maxtext
-        ),
-        "megatron": LaunchReader(
-            "a launch script or command line of Megatron-LM", is_megatron, read_megatron
-        ),
-    }
-)
-"""Name of a format -> what reads it, in the order in which files are tried."""
-
 
 def find_writer(name: str) -> Callable[[LaunchJob], LaunchFiles]:
     """Return what writes a format.
@@ -192,37 +136,12 @@ def find_writer(name: str) -> Callable[[LaunchJob], LaunchFiles]:
         If there is none of that name.
     """
     if name not in WRITERS:
-        raise _unknown(name, WRITERS, "--to")
+        raise unknown_format(name, WRITERS, "--to")
     return WRITERS[name]
 
 
-def find_reader(
-    source: LaunchSource, name: str | None = None, option: str = "--from"
-) -> LaunchReader:
-    """Return what reads a file: by the format's name, or by what the file looks like.
-
-    ``option`` is what messages call the name.
-
-    Raises
-    ------
-    InputError
-        If there is none of that name, or the file looks like none.
-    """
-    if name is not None:
-        if name not in READERS:
-            raise _unknown(name, READERS, option)
-        return READERS[name]
-    for reader in READERS.values():
-        if reader.recognizes(source):
-            return reader
-    raise InputError(
-        "is no launch configuration that is known",
-        expected=", ".join(reader.title for reader in READERS.values()),
-        hint=f"{option} says which it is: {', '.join(READERS)}",
-    )
-
-
-def _unknown(name: str, known: Mapping[str, object], option: str) -> InputError:
+def unknown_format(name: str, known: Mapping[str, object], option: str) -> InputError:
+    """Return the refusal of a format that is none of those known by name."""
     return InputError(
         "no such format",
         where=option,
@@ -259,9 +178,13 @@ def priced_groups(job: LaunchJob) -> dict[str, IntArray]:
 
 def group_files(job: LaunchJob, format_name: str) -> dict[str, str]:
     """Return what goes beside the launch of a job: its groups, and what checks them."""
+    from nestsim.launch.training import CHECK
+
     plan, parallel = job.plan, job.plan.parallel
     order = DEFAULT_ORDER
     if format_name.startswith("megatron"):
+        from nestsim.launch.formats.megatron.settings import rank_order
+
         order = rank_order(job) or order
     sizes = parallel.sizes()
     shard = max(plan.stages[0].sharding_group_size // sizes.cp, 1)

@@ -15,7 +15,7 @@ behind the backward pass that completes them, parameters behind the next forward
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +34,6 @@ from nestsim.simulator.work import (
 )
 from planner.cost.rates import StageGroups
 from planner.step.exposure import (
-    ParameterBucket,
     PassProgress,
     parameter_buckets,
 )
@@ -201,8 +200,6 @@ class StepCollective(NamedTuple):
 class KeptPhases:
     """Keeps the phases of collectives of a byte on one network, by who does them.
 
-    And the buckets that parameters fill, by what the pass does at which moment.
-
     Parameters
     ----------
     network
@@ -215,20 +212,6 @@ class KeptPhases:
             # Rings have each device once or twice, both ways.
             lambda key, phases: (1 + 2 * len(phases)) * len(key[3]),
             _ROOM,
-        )
-
-        self._buckets = Keeper[
-            tuple[tuple[tuple[float, ...], ...], float, bool], list[ParameterBucket]
-        ](lambda key, buckets: 32 * (sum(map(len, key[0])) + len(buckets)), _ROOM)
-
-    def buckets(
-        self, progress: PassProgress, size: float, *, first: bool
-    ) -> list[ParameterBucket]:
-        """Return the `parameter_buckets` of a pass, of whichever chunk."""
-        _, *columns = progress
-        return self._buckets.get(
-            (tuple(map(tuple, columns)), size, first),
-            partial(parameter_buckets, progress, size, first=first),
         )
 
     def of_a_byte(self, operation: str, groups: IntArray, algorithm: str) -> Phases:
@@ -402,8 +385,7 @@ def reduce_buckets(
 
     A bucket is full when its last parameter's gradient is there.
     """
-    known = step_end.known
-    return tuple(_buckets(known, step_end.reduce, chunks, size, first=False))
+    return tuple(_buckets(step_end.reduce, chunks, size, first=False))
 
 
 def gather_buckets(
@@ -413,23 +395,18 @@ def gather_buckets(
 
     A bucket is needed with its first parameter.
     """
-    known = step_end.known
-    return tuple(_buckets(known, step_end.gather, chunks, size, first=True))
+    return tuple(_buckets(step_end.gather, chunks, size, first=True))
 
 
 def _buckets(
-    kept: KeptPhases,
     collective: Callable[[float, float], Phases],
     chunks: Sequence[PassProgress],
     size: float,
     *,
     first: bool,
 ) -> Iterator[Bucket]:
-    known: dict[tuple[float, float], Phases] = {}
+    phases_of = cache(collective)
     for progress in chunks:
-        for _, at, dense, expert in kept.buckets(progress, size, first=first):
-            phases = known.get((dense, expert))
-            if phases is None:
-                phases = known[dense, expert] = collective(dense, expert)
-            if phases:
+        for at, dense, expert in parameter_buckets(progress, size, first=first):
+            if phases := phases_of(dense, expert):
                 yield Bucket(progress.chunk, at, phases)

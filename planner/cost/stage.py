@@ -9,7 +9,7 @@ classes, interleaved chains and kernels: tests hold one against the other.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +42,7 @@ from planner.step.exposure import (
     PassTimes,
     TimedBucket,
     bucket_parameters,
-    buckets_of_chunks,
+    timed_buckets,
 )
 from planner.step.ledger import (
     ACROSS,
@@ -557,15 +557,8 @@ class _ParameterTraffic:
     ) -> tuple[TimedBucket, ...]:
         """Return what chunks have it send in buckets at a moment, in their order."""
         size = bucket_parameters(plan.parallel.sizes().dp * plan.parallel.sizes().cp)
-        # Most buckets have as many parameters as others.
-        once = cache(partial(self.once, moment))
-        timed = (
-            TimedBucket(chunk, bucket.at, once(bucket.dense, bucket.expert))
-            for chunk, bucket in buckets_of_chunks(
-                chunks, size, first=moment == AFTER_OPTIMIZER
-            )
-        )
-        return tuple(bucket for bucket in timed if bucket.time > 0.0)
+        once = partial(self.once, moment)
+        return timed_buckets(chunks, size, once, first=moment == AFTER_OPTIMIZER)
 
     def _time(self, collective: Sent, parts: int) -> float:
         return sum(self.times(collective, parts))

@@ -16,6 +16,7 @@ on, and in the first forward pass of the first stage if it waits for buckets.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -44,10 +45,11 @@ class StepEnds(NamedTuple):
 
 
 class _Filled(NamedTuple):
-    """When a pass fills a gradient bucket."""
+    """When passes fill gradient buckets."""
 
-    instruction: int
-    after: float
+    instructions: list[int]
+    """Pass of each bucket."""
+    after: list[float]
     """Time from the pass's begin on [s]."""
 
 
@@ -176,15 +178,10 @@ class PlanTimeline:
         starts, passes = self._run(boundaries, durations, floors)
         return _Reached(
             passes,
-            tuple(
-                np.array([starts[at] + after for at, after in fills])
-                for fills in filled
-            ),
+            tuple(starts[fills.instructions] + fills.after for fills in filled),
         )
 
-    def _stage(
-        self, number: int, durations: FloatArray, floors: FloatArray
-    ) -> list[_Filled]:
+    def _stage(self, number: int, durations: FloatArray, floors: FloatArray) -> _Filled:
         """Let a stage's passes wait for buckets and fill them; say which one when."""
         stage = self.stages[number]
         positions = slice(*self.program.indptr[number : number + 2].tolist())
@@ -200,25 +197,26 @@ class PlanTimeline:
                 floors[first] = first_pass_end(
                     durations[first], stage.gathers, arrivals, chunk
                 )
+        fills = _Filled([], [])
         if not stage.reduces:
-            return []
+            return fills
         chunks = range(self.plan.virtual_pipeline_model_parallel_size)
         last = [
             positions.start + int(self._places(positions, self.completing, c)[-1])
             for c in chunks
         ]
         self._slow_down(number, slice(min(last) + 1, positions.stop), durations)
-        fills = []
-        for bucket in stage.reduces:
-            at = last[bucket.chunk]
-            after = bucket.at * durations[at]
+        for chunk, buckets in groupby(stage.reduces, lambda bucket: bucket.chunk):
+            at, places = last[chunk], [bucket.at for bucket in buckets]
+            whole = float(durations[at])
             if at == min(last):
                 # Its compute is slower from the first bucket on.
-                begin = next(b.at for b in stage.reduces if b.chunk == bucket.chunk)
-                beside = self._beside(number, int(self.written[at]), bucket.chunk)
-                after = (begin + (bucket.at - begin) * beside) * self.plain[at]
-                durations[at] = (begin + (1.0 - begin) * beside) * self.plain[at]
-            fills.append(_Filled(at, after))
+                whole, begin = float(self.plain[at]), places[0]
+                beside = self._beside(number, int(self.written[at]), chunk)
+                durations[at] = (begin + (1.0 - begin) * beside) * whole
+                places = [begin + (place - begin) * beside for place in places]
+            fills.instructions.extend([at] * len(places))
+            fills.after.extend([place * whole for place in places])
         return fills
 
     def _slow_down(self, number: int, rest: slice, durations: FloatArray) -> None:

@@ -31,7 +31,9 @@ References
    behind it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -383,9 +385,6 @@ class PassProgress(NamedTuple):
 class ParameterBucket(NamedTuple):
     """Parameters that are reduced or gathered together."""
 
-    chunk: int
-    """Number of the chunk whose parameters it holds."""
-
     at: float
     """Share of the pass's compute at which the pass has filled the bucket, or needs
     it."""
@@ -407,8 +406,10 @@ def bucket_parameters(num_ranks: int) -> float:
 
 def parameter_buckets(
     progress: PassProgress, size: float, *, first: bool
-) -> list[ParameterBucket]:
+) -> tuple[ParameterBucket, ...]:
     """Return the buckets of a chunk in the order in which a pass is at them.
+
+    Those of alike chunks are made once, whatever their numbers.
 
     Parameters
     ----------
@@ -420,31 +421,51 @@ def parameter_buckets(
         Whether a bucket counts as reached with its first parameter, which needs it, or
         with its last one, which fills it.
     """
+    alike = PassProgress(0, *map(tuple, progress[1:]))
+    return _parameter_buckets(alike, size, first=first)
+
+
+# As many as have room on a device that is full of weights take 40 MB.
+@lru_cache(maxsize=256)
+def _parameter_buckets(
+    progress: PassProgress, size: float, *, first: bool
+) -> tuple[ParameterBucket, ...]:
     buckets = []
     for experts, column in enumerate((progress.dense, progress.expert)):
-        for begin, end in _bucket_edges(sum(column), size):
-            at = _moment(progress, column, begin if first else end, first=first)
+        edges = _bucket_edges(sum(column), size)
+        places = [begin if first else end for begin, end in edges]
+        moments = _moments(progress, column, places, first=first)
+        for at, (begin, end) in zip(moments, edges, strict=True):
             count = end - begin
             counts = (0.0, count) if experts else (count, 0.0)
-            buckets.append(ParameterBucket(progress.chunk, at, *counts))
-    return sorted(buckets, key=lambda bucket: bucket.at)
+            buckets.append(ParameterBucket(at, *counts))
+    return tuple(sorted(buckets, key=lambda bucket: bucket.at))
 
 
-def buckets_of_chunks(
-    chunks: Iterable[PassProgress], size: float, *, first: bool
-) -> Iterator[tuple[int, ParameterBucket]]:
-    """Yield the `parameter_buckets` of chunks, with the number of each one's chunk.
+def timed_buckets(
+    chunks: Iterable[PassProgress],
+    size: float,
+    time: Callable[[float, float], float],
+    *,
+    first: bool,
+) -> "tuple[TimedBucket, ...]":
+    """Return the `parameter_buckets` of chunks that take time, in their order.
 
-    Those of alike chunks are made once, with the number of the first of them.
+    Parameters
+    ----------
+    chunks, size, first
+        As of `parameter_buckets`; alike chunks have alike buckets.
+    time
+        Function of the parameters of a bucket outside of experts and inside [s].
     """
-    known: dict[tuple[tuple[float, ...], ...], list[ParameterBucket]] = {}
+    times = cache(time)  # most buckets have as many parameters as others
+    timed: list[TimedBucket] = []
     for progress in chunks:
-        number, *columns = progress
-        key = tuple(map(tuple, columns))
-        if key not in known:
-            known[key] = parameter_buckets(progress, size, first=first)
-        for bucket in known[key]:
-            yield number, bucket
+        for at, dense, expert in parameter_buckets(progress, size, first=first):
+            seconds = times(dense, expert)
+            if seconds > 0.0:
+                timed.append(TimedBucket(progress.chunk, at, seconds))
+    return tuple(timed)
 
 
 def _bucket_edges(total: float, size: float) -> list[tuple[float, float]]:
@@ -454,10 +475,14 @@ def _bucket_edges(total: float, size: float) -> list[tuple[float, float]]:
     return list(pairwise(edges))
 
 
-def _moment(
-    progress: PassProgress, column: Sequence[float], place: float, *, first: bool
-) -> float:
-    """Return when a pass is at a parameter, as a fraction of its work.
+def _moments(
+    progress: PassProgress,
+    column: Sequence[float],
+    places: Sequence[float],
+    *,
+    first: bool,
+) -> list[float]:
+    """Return when a pass is at parameters, as fractions of its work.
 
     Parameters
     ----------
@@ -465,19 +490,26 @@ def _moment(
         The pass.
     column
         Parameters of each layer.
-    place
-        How many come before.
+    places
+        How many come before each of them, rising.
     first
         Whether the parameter itself is meant, or the one before it.
     """
-    before = 0.0
-    for count, begin, end in zip(column, progress.begin, progress.end, strict=True):
-        after = before + count
-        if place < after or (place == after and not first):
-            share = (place - before) / count if count else 0.0
-            return begin + share * (end - begin)
-        before = after
-    return 1.0
+    layers = zip(column, progress.begin, progress.end, strict=True)
+    count = before = after = begin = end = 0.0
+    moments = []
+    for place in places:
+        while not (place < after or (place == after and not first and after)):
+            before = after
+            try:
+                count, begin, end = next(layers)
+            except StopIteration:
+                count, begin, end, after = 0.0, 1.0, 1.0, math.inf
+                break
+            after = before + count
+        share = (place - before) / count if count else 0.0
+        moments.append(begin + share * (end - begin))
+    return moments
 
 
 class TimedBucket(NamedTuple):

@@ -15,7 +15,7 @@ from nestsim.commands.calls import (
 )
 from nestsim.commands.report import Parts, ScenarioReport
 from nestsim.commands.task import Task
-from nestsim.document.dumps import dump_json
+from nestsim.document.folder import json_writer
 from nestsim.document.wording import plan_label
 from nestsim.features.advise.document import advice_document
 from nestsim.features.advise.job import (
@@ -73,7 +73,7 @@ class AdviceReport(ScenarioReport):
             record=record,
             rows=advice_rows(self.result),
             document=partial(advice_document, self.result),
-            files={RECORD: dump_json(record), **diffs},
+            files={RECORD: json_writer(record), **diffs},
             has_report=True,
             manifest=self.manifest(),
         )

@@ -49,7 +49,7 @@ class VerifyReport(DocumentReport):
 
     def facts(self) -> dict[str, object]:
         """Return the verdict, the bound and the gap."""
-        data = self.to_dict()
+        data = self.written.record
         names = ("certificate", "verdict", "proven", "lower_bound_s", "optimality_gap")
         return {name: data[name] for name in ("folder", *names) if name in data}
 

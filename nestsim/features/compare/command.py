@@ -20,8 +20,8 @@ from nestsim.commands.calls import (
 )
 from nestsim.commands.report import PagedReport, Parts
 from nestsim.commands.task import Task
-from nestsim.document.dumps import dump_json, plain_values
-from nestsim.document.folder import ResultsFolder
+from nestsim.document.dumps import plain_values
+from nestsim.document.folder import ResultsFolder, json_writer
 from nestsim.document.parts import Document
 from nestsim.document.terminal import print_document
 from nestsim.features.compare.document import comparison_document
@@ -104,7 +104,7 @@ class _ComparisonReport(PagedReport):
             files={
                 **self.copies(),
                 "comparison.csv": rows_csv(rows),
-                "comparison.json": dump_json(record),
+                "comparison.json": json_writer(record),
                 TIMES: rows_csv(self.times()),
             },
             pictures={"comparison": ()},

@@ -5,7 +5,8 @@ from functools import partial
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
-from nestsim.document.dumps import csv_of, dump_json
+from nestsim.document.dumps import csv_of
+from nestsim.document.folder import Writer, json_writer
 from nestsim.features.goodput.document import goodput_document
 from nestsim.features.goodput.job import goodput_job
 from nestsim.features.goodput.record import goodput_json, seed_rows
@@ -44,7 +45,7 @@ class GoodputReport(ScenarioReport):
         """Return record, a row for each run, figure and page."""
         record, findings = goodput_json(self.result), self.result.findings
         rows = [] if findings is None else seed_rows(findings)
-        files = {"goodput.json": dump_json(record)}
+        files: dict[str, str | Writer] = {"goodput.json": json_writer(record)}
         if rows:
             files["goodput.csv"] = csv_of(rows)
         return Parts(

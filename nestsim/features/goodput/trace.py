@@ -10,11 +10,9 @@ failed until the end is censored there. A cause has a constant rate unless a Wei
 distribution is so much likelier that chance would give it in one of 20 logs.
 """
 
-import csv
-import io
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +21,7 @@ import numpy as np
 
 from nestsim.features.goodput.simulate import FailureKind
 from topologies.arrays import FloatArray
+from topologies.csv_file import CsvLine, csv_lines
 from topologies.errors import InputError, located
 from topologies.input_file import read_text
 from topologies.units import parse_quantity
@@ -149,22 +148,10 @@ def read_log(path: Path, *, time: float | None, num_nodes: int) -> FailureLog:
 
 
 def _failures(text: str) -> tuple[LoggedFailure, ...]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        raise InputError(
-            "columns are missing",
-            where="header",
-            got=", ".join(reader.fieldnames or ()) or "none",
-            expected=_EXPECTED,
-        )
-    try:
-        rows = [(reader.line_num, row) for row in reader]
-    except csv.Error as error:
-        raise InputError(f"not CSV: {error}", expected=_EXPECTED) from None
-    if not rows:
+    lines = csv_lines(text, COLUMNS, _EXPECTED)
+    if not lines:
         raise InputError("has no failures", expected="at least one")
-    moments = [_moment(f"line {line}", row["time"] or "") for line, row in rows]
+    moments = [_moment(line.where, line.values["time"]) for line in lines]
     is_date = {moment[0] for moment in moments}
     if len(is_date) > 1:
         raise InputError(
@@ -175,25 +162,25 @@ def _failures(text: str) -> tuple[LoggedFailure, ...]:
     # Dates begin with the first: nobody knows how long before it they were counted.
     start = min(moment[1] for moment in moments) if True in is_date else 0.0
     failures = [
-        _failure(f"line {line}", row, moment[1] - start)
-        for (line, row), moment in zip(rows, moments, strict=True)
+        _failure(line, moment[1] - start)
+        for line, moment in zip(lines, moments, strict=True)
     ]
     return tuple(sorted(failures, key=lambda failure: failure.time))
 
 
-def _failure(where: str, row: Mapping[str, str | None], time: float) -> LoggedFailure:
-    cause, word = row["cause"] or "", (row.get("replaced") or "").strip().lower()
-    if not cause.strip():
-        raise InputError("names no cause", where=where, expected="a word or two")
+def _failure(line: CsvLine, time: float) -> LoggedFailure:
+    word = line.values.get("replaced", "").lower()
+    node, cause = line.values["node"], line.values["cause"]
+    if not cause:
+        raise InputError("names no cause", where=line.where, expected="a word or two")
     if word not in _YES_OR_NO:
         raise InputError(
             "is neither yes nor no",
-            where=f"{where}: replaced",
+            where=line.place("replaced"),
             got=word,
             expected="yes, no, or nothing for yes",
         )
-    node = (row["node"] or "").strip()
-    return LoggedFailure(time, node, cause.strip(), bool(node) and _YES_OR_NO[word])
+    return LoggedFailure(time, node, cause, bool(node) and _YES_OR_NO[word])
 
 
 def _moment(where: str, text: str) -> tuple[bool, float]:

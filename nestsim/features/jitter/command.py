@@ -11,7 +11,8 @@ from nestsim.commands.calls import (
     with_settings,
 )
 from nestsim.commands.report import Parts, ScenarioReport
-from nestsim.document.dumps import csv_of, dump_json
+from nestsim.document.dumps import csv_of
+from nestsim.document.folder import json_writer
 from nestsim.document.wording import plan_label
 from nestsim.features.jitter.document import jitter_document
 from nestsim.features.jitter.job import JitterResult, jitter_job
@@ -59,7 +60,7 @@ class JitterReport(ScenarioReport):
             rows=rows,
             document=partial(jitter_document, record),
             files={
-                "jitter.json": dump_json(record),
+                "jitter.json": json_writer(record),
                 "jitter.csv": csv_of(run_rows(self.result)),
                 "scale.csv": csv_of(rows),
             },

@@ -9,7 +9,8 @@ from typing import Any
 
 from nestsim.commands.calls import ProgressTarget, calling
 from nestsim.commands.report import PagedReport, Parts
-from nestsim.document.dumps import csv_of, dump_json
+from nestsim.document.dumps import csv_of
+from nestsim.document.folder import json_writer
 from nestsim.features.jobs.document import jobs_document
 from nestsim.features.jobs.job import jobs_job
 from nestsim.features.jobs.record import job_rows, jobs_json
@@ -61,7 +62,7 @@ class TenancyReport(PagedReport):
             record=record,
             rows=rows,
             document=partial(jobs_document, record),
-            files={"jobs.json": dump_json(record), "jobs.csv": csv_of(rows)},
+            files={"jobs.json": json_writer(record), "jobs.csv": csv_of(rows)},
             pictures={"jobs": ()},
             manifest={"scenario": self.result.name},
         )

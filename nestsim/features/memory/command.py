@@ -5,7 +5,7 @@ from functools import partial
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported, request_of
 from nestsim.commands.report import Parts, ScenarioReport
-from nestsim.document.dumps import dump_json
+from nestsim.document.folder import json_writer
 from nestsim.document.wording import plan_label
 from nestsim.features.memory.document import memory_document
 from nestsim.features.memory.job import MemoryResult, memory_job
@@ -58,7 +58,7 @@ class MemoryReport(ScenarioReport):
             record=record,
             rows=stage_rows(self.result),
             document=partial(memory_document, self.result),
-            files={"memory.json": dump_json(record)},
+            files={"memory.json": json_writer(record)},
             pictures={"memory": ()},
             has_page=False,
             manifest=self.manifest(),

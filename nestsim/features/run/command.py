@@ -10,7 +10,7 @@ stamp: the same scenario gives the same folder.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,8 +27,7 @@ from nestsim.commands.calls import (
 )
 from nestsim.commands.report import DocumentReport, Parts, ScenarioReport
 from nestsim.commands.task import Printable, Reply, Task
-from nestsim.document.dumps import dump_json
-from nestsim.document.folder import PAGE, REPORT, Writer, writer_of
+from nestsim.document.folder import PAGE, REPORT, Writer, json_writer, writer_of
 from nestsim.document.parts import Document
 from nestsim.document.wording import plan_label
 from nestsim.evaluate.cost import RunCost
@@ -103,25 +102,29 @@ FILES = (
 fewer."""
 
 
-def run_writers(result: ReplayedResult, scenario_bytes: bytes) -> dict[str, Writer]:
+def run_writers(
+    result: ReplayedResult, record: Mapping[str, object], scenario_bytes: bytes
+) -> dict[str, Writer]:
     """Return what writes each file that no document makes, by its name in the folder.
 
     Parameters
     ----------
     result
         What was found.
+    record
+        `result_json` of it.
     scenario_bytes
         The scenario's file.
     """
     best, network = reported_candidate(result), result.network
     writers: dict[str, Writer] = {
         "scenario.toml": writer_of(scenario_bytes),
-        "result.json": _text(lambda: dump_json(result_json(result))),
+        "result.json": json_writer(record),
         "summary.csv": _text(lambda: summary_csv(result)),
     }
     if best is not None:
         writers |= {
-            "plan.json": _text(lambda: dump_json(written_plan(best.priced.plan))),
+            "plan.json": json_writer(written_plan(best.priced.plan)),
             "trace.json": lambda path: write_chrome_trace(
                 best.replay,
                 path,
@@ -178,7 +181,7 @@ class JobReport(CertifiedReport, ScenarioReport):
 
     def facts(self) -> dict[str, object]:
         """Return verdict, plan, time and memory of what is reported."""
-        best, data = self.best, self.to_dict()
+        best, data = self.best, self.written.record
         facts = {"scenario": self.scenario.name, "verdict": data["verdict"]}
         if best is None:
             return {**facts, "reason": data["reason"]}
@@ -196,33 +199,33 @@ class JobReport(CertifiedReport, ScenarioReport):
 
     def printed_dict(self) -> dict[str, object]:
         """Return everything with what became of the assertions."""
-        return {**self.to_dict(), **assertions_json(self.assertions)}
+        return {**self.written.record, **assertions_json(self.assertions)}
 
     def parts(self) -> Parts:
         """Return the plan, the trace, a row for each replayed plan, and figures."""
         result, text = self.result, self.scenario.text
+        record = result_json(result)
         return Parts(
-            record=result_json(result),
+            record=record,
             rows=summary_rows(result),
-            document=lambda: self._document,
-            files=run_writers(result, text),
+            document=partial(run_document, result, self.assertions),
+            files=run_writers(result, record, text),
             pictures=PICTURES,
             has_report=True,
             page=self._page,
-            beside_page={CANDIDATES: _text(lambda: dump_json(self._candidates))}
+            beside_page={CANDIDATES: self._write_candidates}
             if self.candidates is not None
             else {},
             manifest={**result_facts(result, text), **self.scenario.module_facts()},
         )
 
     @cached_property
-    def _document(self) -> Document:
-        return run_document(self.result, self.assertions)
-
-    @cached_property
     def _candidates(self) -> dict[str, object] | None:
         """The best candidates of the search, priced when a page asks for them."""
         return None if self.candidates is None else self.candidates()
+
+    def _write_candidates(self, path: Path) -> None:
+        json_writer(self._candidates)(path)
 
     def _page(self) -> Document:
         """Return what can be said from the folder of results, and what launches it."""

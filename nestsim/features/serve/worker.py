@@ -166,7 +166,7 @@ def _write_files(report: Report, scenario: Scenario) -> None:
         report.save(folder, figures=False, html=True)
     elif isinstance(report, DocumentReport):
         folder.mkdir()
-        report.parts().write_page(folder / PAGE)
+        report.written.write_page(folder / PAGE)
     if not isinstance(report, JobReport) or report.best is None:
         return
     job = LaunchJob.of(scenario, report.best.priced.plan)

@@ -13,7 +13,8 @@ from nestsim.commands.calls import (
     store_folder,
 )
 from nestsim.commands.report import Parts, ScenarioReport
-from nestsim.document.dumps import csv_of, dump_json, plain_values
+from nestsim.document.dumps import csv_of, plain_values
+from nestsim.document.folder import json_writer
 from nestsim.features.stress.document import stress_document
 from nestsim.features.stress.job import stress_job
 from nestsim.features.stress.record import matrix_rows, stress_json, stress_rows
@@ -58,7 +59,7 @@ class StressReport(ScenarioReport):
             rows=plain_values(rows),
             document=partial(stress_document, record),
             files={
-                "stress.json": dump_json(record),
+                "stress.json": json_writer(record),
                 "stress.csv": csv_of(rows),
                 "matrix.csv": csv_of(matrix_rows(self.result)),
             },

@@ -15,7 +15,7 @@ from nestsim.commands.calls import (
     store_folder,
 )
 from nestsim.commands.report import Parts, ScenarioReport
-from nestsim.document.dumps import dump_json
+from nestsim.document.folder import json_writer
 from nestsim.features.sweep.axes import Axis, axes_of_texts, axis
 from nestsim.features.sweep.document import sweep_document
 from nestsim.features.sweep.executors.protocol import Executor
@@ -79,7 +79,7 @@ class SweepReport(ScenarioReport):
                     if has_packages("pyarrow")
                     else {}
                 ),
-                "result.json": dump_json(record),
+                "result.json": json_writer(record),
             },
             pictures={"sweep": ["sweep"], "pareto": ["pareto"]},
             manifest={

@@ -7,7 +7,7 @@ used. Pictures hold no date and no version: the same network gives the same byte
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from nestsim.document.canvas import PNG_ENCODER, save_figure
+from nestsim.document.canvas import empty_figure, save_figure
 from topologies.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from topologies.fabrics.trees import TreeRouting
     from topologies.network import Network
 
-_WIDTH, _HEIGHT, _DPI = 14.0, 9.0, 100
+_WIDTH, _HEIGHT = 14.0, 9.0
 
 _METADATA: dict[str, dict[str, object]] = {
     ".png": {"Software": "nestsim"},
@@ -38,18 +38,10 @@ def draw_topology(network: "Network", path: Path) -> None:
     among each other: a circle of devices around the switches. What is slow or gone is
     marked, but slow links of custom networks, which stand among the levels.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with empty_figure(_WIDTH, _HEIGHT, {"svg.hashsalt": "nestsim"}) as figure:
+        from nestsim.features.topology.graphs import draw_custom, draw_torus
+        from nestsim.features.topology.trees import NOTE, draw_tree, find_wear
 
-    from nestsim.features.topology.graphs import draw_custom, draw_torus
-    from nestsim.features.topology.trees import NOTE, draw_tree, find_wear
-
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams["svg.hashsalt"] = "nestsim"
-        figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=_DPI, facecolor="white")
-        FigureCanvasAgg(figure)
         network = network.without_host()
         _write_title(figure, network)
         axes = figure.add_axes((0.01, 0.01, 0.98, 0.89))
@@ -66,11 +58,7 @@ def draw_topology(network: "Network", path: Path) -> None:
                 draw_custom(axes, network, wear)
         if wear:
             figure.text(0.015, 0.908, NOTE, size=12, color="#c1121f", va="top")
-        form = path.suffix.lower()
-        options: dict[str, object] = {"metadata": _METADATA.get(form)}
-        if form == ".png":  # the other writers take no options of an encoder
-            options["pil_kwargs"] = dict(PNG_ENCODER)
-        save_figure(figure, path, **options)
+        save_figure(figure, path, metadata=_METADATA.get(path.suffix.lower()))
 
 
 def _write_title(figure: Any, network: "Network") -> None:

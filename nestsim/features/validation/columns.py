@@ -6,8 +6,6 @@ file is about time, memory or collectives, as its columns show. A row that is no
 predicted has a reason.
 """
 
-import csv
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from topologies.csv_file import csv_cells
 from topologies.errors import InputError, Problems, readable
 from topologies.input_file import read_text
 from topologies.units import NUMBER_PATTERN
@@ -244,7 +243,7 @@ def read_measurements(path: Path) -> Measurements:
     """
     try:
         text = read_text(path, expected=_EXPECTED, most_bytes=MAX_FILE)
-        header, lines = _cells(text)
+        header, lines = csv_cells(text, _EXPECTED)
         kind = _kind(header)
         problems, rows = Problems(), []
         for line, cells in lines:
@@ -256,16 +255,6 @@ def read_measurements(path: Path) -> Measurements:
     except InputError as error:
         raise error.at(str(path), ": ") from None
     return Measurements(name=path.name, kind=kind, rows=tuple(rows))
-
-
-def _cells(text: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Return the header, and every other line that has something in it."""
-    try:
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-        header = [name.strip() for name in next(reader, [])]
-        return header, [(reader.line_num, cells) for cells in reader if any(cells)]
-    except csv.Error as error:
-        raise InputError(f"not CSV: {error}", expected=_EXPECTED) from None
 
 
 def _kind(header: Sequence[str]) -> str:

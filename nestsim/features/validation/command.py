@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich.console import Console
@@ -14,7 +13,7 @@ from rich.console import Console
 from nestsim.commands.calls import ProgressTarget, calling
 from nestsim.commands.report import FolderReport, Parts
 from nestsim.commands.task import Task
-from nestsim.document.dumps import dump_json
+from nestsim.document.folder import Writer, json_writer
 from nestsim.document.markdown import markdown as markdown_of
 from nestsim.document.parts import Document
 from nestsim.document.sheet import draw_document
@@ -25,9 +24,6 @@ from nestsim.features.validation.record import predictions_csv, validation_json
 from nestsim.features.validation.results import ValidationResult
 from nestsim.features.validation.runner import published_measurements
 from nestsim.features.validation.runner import validate as validate_rows
-
-if TYPE_CHECKING:
-    from nestsim.document.folder import Writer
 
 FILES = ("predictions.csv", "validation.json", "validation.png")
 """What is written of one table."""
@@ -92,7 +88,7 @@ class ValidateReport(FolderReport):
         inner = inner_folders([result.kind for result in self.results])
         for folder, result, table in zip(inner, self.results, records, strict=True):
             files[f"{folder}predictions.csv"] = predictions_csv(result)
-            files[f"{folder}validation.json"] = dump_json(table)
+            files[f"{folder}validation.json"] = json_writer(table)
             if result.scored:
                 document = validation_document(result)
                 files[f"{folder}validation.png"] = partial(draw_document, document)

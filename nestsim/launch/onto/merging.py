@@ -41,7 +41,8 @@ from nestsim.launch.onto.script_text import (
     hyphenated,
 )
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
-from nestsim.launch.registry import READERS, WRITERS, LaunchReader, find_reader
+from nestsim.launch.readers import READERS, LaunchReader, find_reader
+from nestsim.launch.registry import WRITERS
 from nestsim.launch.shell.follow import follow_script
 from nestsim.scenario.load import Scenario
 from planner.plans.build import build_plan

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.cost.objective import PricedPlan
-from planner.cost.pricing import price_plan
 from planner.search.best_first import search
 from planner.search.launchable import is_launchable
 from planner.search.replayed.candidates import LaunchableCandidates
@@ -43,7 +42,8 @@ def ordinary_answers(
     """Replay what a competent user would try, of listed sizes, where it can run."""
     progress("what a competent user would try", None)
     answers: list[ReplayedPlan] = []
-    for plan in replays.ordinary():
+    for priced in replays.ordinary():
+        plan = priced.plan
         sizes = configuration_of(plan)
         listed = (
             (spec.micro_batch_sizes, sizes.b),
@@ -59,7 +59,6 @@ def ordinary_answers(
         if is_launchable(network, workload, spec, plan):
             work.count(replay_work(plan))
             least = min((done.time for done in answers), default=np.inf)
-            priced = price_plan(network, workload, plan)
             time = replays.judge(priced, least * SLACK)
             answers.append(ReplayedPlan(time=time, priced=priced))
             progress.best = min(progress.best, time)

@@ -68,7 +68,7 @@ class Replays:
     shape ``(d, p, 2, 2)``; the same for all layouts, microbatches and recompute. None
     if it knows no more than what each takes alone."""
 
-    ordinary: Callable[[], Sequence[Plan]] = tuple
+    ordinary: Callable[[], Sequence[PricedPlan]] = tuple
     """Makes plans that are replayed before all else, those of them that can be
     launched."""
 

@@ -313,13 +313,13 @@ class _ReplayFrontier:
         """Replay what the dynamic program proposes."""
         self._report("plan by a dynamic program")
         listed, beyond = proposed_plans(self.candidates, self._progress)
-        plans = [priced.plan for priced in listed]
         number = self.candidates.spec.proposals
-        self.others = tuple(plans[number:])
+        self.others = tuple(priced.plan for priced in listed[number:])
         replayed = []
-        for plan in plans[:number]:
-            self._count(plan)
-            replayed.append(self._replayed(plan, self.proposed.time * SLACK))
+        for priced in listed[:number]:
+            self._count(priced.plan)
+            cutoff = self.proposed.time * SLACK
+            replayed.append(self._replayed(priced.plan, cutoff, priced))
             self._keep(self.proposed, replayed[-1])
         for done in replayed:
             self.deal_anew(done.priced, done.time)
@@ -573,8 +573,10 @@ class _ReplayFrontier:
             self.free.add(ReplayedPlan(time=time, priced=priced))
             self.candidates.work.note_plan()
 
-    def _replayed(self, plan: Plan, cutoff: float) -> ReplayedPlan:
-        """Replay a plan, unless that was done before."""
+    def _replayed(
+        self, plan: Plan, cutoff: float, priced: PricedPlan | None = None
+    ) -> ReplayedPlan:
+        """Replay a plan, unless that was done before; it may have been priced."""
         candidates = self.candidates
         if plan in self._times:
             candidates.statistics["proposals met again"] += 1
@@ -586,7 +588,8 @@ class _ReplayFrontier:
             if not np.isfinite(time):
                 # Nobody keeps it: most plans are cut off.
                 return ReplayedPlan(time=time, priced=charged)
-        priced = price_plan(candidates.network, candidates.workload, plan)
+        if priced is None:
+            priced = price_plan(candidates.network, candidates.workload, plan)
         return ReplayedPlan(time=time, priced=priced)
 
     def _note(self, plan: Plan, time: float, cutoff: float) -> None:

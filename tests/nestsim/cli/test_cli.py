@@ -603,8 +603,13 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
 
 
 DRAWING = ("matplotlib", "seaborn")
-NEEDED_LATE = ("torch", "scipy.linalg", "pandas", "pyarrow", "pint", "dask", "jinja2")
-"""What the first trace, some rivals, sweeps and rare units need."""
+NEEDED_LATE = (
+    *("torch", "scipy.linalg", "pandas", "pyarrow", "pint", "dask", "jinja2"),
+    "nestsim.launch.readers",
+    "nestsim.launch.formats.deepspeed.writing",
+)
+"""What the first trace, some rivals, sweeps, rare units, and launches that are read or
+are another framework's need."""
 SEARCHED = (
     "planner.rivals.nest",
     "nestsim.launch.registry",

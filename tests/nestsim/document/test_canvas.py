@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import seaborn as sns
 from matplotlib.colors import to_hex
+from PIL import Image
 
 from nestsim.document.canvas import (
     STYLE,
@@ -49,6 +50,49 @@ def test_the_style_is_ours_alone(tmp_path: Path) -> None:
             save_figure(figure, tmp_path / "figure.png")
         assert mpl.rcParams["axes.linewidth"] == 9.0
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("height", [3.3, 4.35, 9.0, 11.017])
+def test_a_picture_holds_the_pixels_that_matplotlib_drew(
+    height: float, tmp_path: Path
+) -> None:
+    # 4.35 inches are 435 dots, though 434.99.. as a product of two numbers.
+    with figure_with_headline("A headline", "what it shows", height) as (figure, _):
+        figure.text(0.3, 0.4, "words", color="red")
+        save_figure(figure, tmp_path / "ours.png", metadata={"Software": "nestsim"})
+        figure.savefig(tmp_path / "theirs.png")
+    ours, theirs = (Image.open(tmp_path / f"{name}.png") for name in ("ours", "theirs"))
+    assert np.array_equal(np.asarray(ours), np.asarray(theirs.convert("RGB")))
+    assert ours.info["Software"] == "nestsim"
+    assert ours.info["dpi"] == pytest.approx(theirs.info["dpi"])
+
+
+def test_only_where_nobody_asks_is_matplotlib_without_manuals(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from contextlib import nullcontext\n"
+        "from nestsim.document.canvas import figure_with_headline\n"
+        "from nestsim.document.canvas import nobody_asks_for_help\n"
+        "silent = nobody_asks_for_help if sys.argv[1] == 'silent' else nullcontext\n"
+        "with silent(), figure_with_headline('a', 'b') as (figure, _):\n"
+        "    line = figure.add_subplot().plot([1])[0]\n"
+        "line.set(linewidth=3.0, color='red')\n"
+        "assert line.get_linewidth() == 3.0 and line.get_color() == 'red'\n"
+        "from matplotlib.artist import Artist\n"
+        "class Mark(Artist): pass\n"
+        "print('linewidth' in (line.set.__doc__ or ''), 'zorder' in Mark.set.__doc__)\n"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", program, how],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for how in ("silent", "usual")
+    ]
+    assert said == ["False True\n", "True True\n"]
 
 
 def test_figures_of_runs_need_neither_seaborn_nor_pandas(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -12,7 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nestsim.document.dumps import ABSENT, Of, Record, csv_of, frame_of
+from nestsim.document.dumps import (
+    ABSENT,
+    Of,
+    Record,
+    csv_of,
+    dump_json,
+    frame_of,
+    json_pieces,
+)
 
 ROWS = [
     {"name": 'a "b", c', "whole": 2**53 + 1, "part": 0.1 + 0.2, "flag": True},
@@ -36,6 +45,68 @@ def test_numbers_are_exact_and_whole_ones_stay_whole() -> None:
 def test_nothing_has_a_heading_if_it_is_given() -> None:
     assert (csv_of([]), csv_of([], ["a", "b"])) == ("", "a,b\n")
     assert frame_of(ROWS)["flag"].tolist() == [True, False, None]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=60),
+    lambda inner: (
+        st.lists(inner, max_size=12)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=30), inner, max_size=6)
+    ),
+    max_leaves=60,
+)
+
+
+def laid_out(value: Any, indent: str = "", used: int = 0) -> str:
+    """Return plain values as JSON: each line is written before it is measured."""
+    line = json.dumps(value, ensure_ascii=False)
+    is_short = used + len(line) <= 100
+    if is_short or not isinstance(value, dict | list) or not value:
+        return line
+    deeper = indent + "  "
+    if isinstance(value, dict):
+        names = [f"{deeper}{json.dumps(key, ensure_ascii=False)}: " for key in value]
+        rows = [
+            name + laid_out(item, deeper, len(name) + 1)
+            for name, item in zip(names, value.values(), strict=True)
+        ]
+        return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
+    if any(isinstance(item, dict | list) for item in value):
+        rows = [deeper + laid_out(item, deeper, len(deeper) + 1) for item in value]
+        return "[\n" + ",\n".join(rows) + f"\n{indent}]"
+    lines = [deeper + json.dumps(value[0], ensure_ascii=False)]
+    for item in value[1:]:
+        word = json.dumps(item, ensure_ascii=False)
+        if len(lines[-1]) + len(word) + 3 > 100:
+            lines.append(deeper + word)
+            lines[-2] += ","
+        else:
+            lines[-1] += f", {word}"
+    return "[\n" + "\n".join(lines) + f"\n{indent}]"
+
+
+@given(VALUES)
+def test_lines_break_where_writing_them_out_first_would_break_them(value: Any) -> None:
+    def plain(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {key: plain(inner) for key, inner in item.items()}
+        if isinstance(item, list | tuple):
+            return [plain(inner) for inner in item]
+        is_missing = isinstance(item, float) and not math.isfinite(item)
+        return None if is_missing else item
+
+    text = dump_json(value)
+    assert "".join(json_pieces(value)) == text
+    assert json.loads(text) == plain(value)
+    shown = laid_out(plain(value))
+    if shown.replace("\n", "").isprintable():
+        assert text == shown + "\n"
+
+
+def test_a_large_record_is_written_in_small_pieces() -> None:
+    record = {"points": [{"number": n, "row": {"time_s": 0.1}} for n in range(5000)]}
+    assert max(map(len, json_pieces(record))) < 120
 
 
 class Band(NamedTuple):

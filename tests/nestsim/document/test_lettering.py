@@ -1,9 +1,14 @@
 """Widths of texts, and what is done with those that are too wide."""
 
+import string
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nestsim.document.canvas import WIDTH, figure_with_headline, save_figure
 from nestsim.document.lettering import (
+    fits,
     shortened,
     size_that_fits,
     spaced,
@@ -24,6 +29,26 @@ def test_widths_are_those_that_are_drawn(words, size, tmp_path) -> None:
     drawn = draw(picture, tmp_path)
     (box,) = (box for text, box in drawn.boxes if text == words)
     assert text_width(words, size) == pytest.approx(box.width / 100, rel=0.02)
+
+
+WORDS = st.text(string.printable.strip() + " ·µ…", min_size=1, max_size=40)
+SIZES = st.sampled_from([8.0, 8.5, 9.5, 10.0, 11.0, 12.0, 13.0, 18.0])
+
+
+@given(WORDS, SIZES, st.sampled_from(["normal", "bold"]), st.floats(0.7, 1.4))
+def test_what_fits_is_what_is_laid_out_no_wider(words, size, weight, share) -> None:
+    width = text_width(words, size, weight)
+    for room in (width, share * width, width - 1e-6):
+        assert fits(words, size, room, weight) == (width <= room)
+
+
+@given(WORDS, SIZES, st.floats(0.1, 2.0))
+def test_a_text_is_cut_at_the_last_place_that_fits(words, size, room) -> None:
+    kept = len(words)
+    while kept and text_width(f"{words[:kept]}…", size) > room:
+        kept -= 1
+    cut = words if text_width(words, size) <= room else f"{words[:kept].rstrip()}…"
+    assert shortened(words, size, room) == cut
 
 
 def test_of_several_lines_the_widest_counts() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
-from nestsim.launch.registry import find_reader
+from nestsim.launch.readers import find_reader
 from nestsim.scenario.load import Scenario
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec

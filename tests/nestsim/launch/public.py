@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from estimators.models.library import model_names
 from nestsim.launch.command import import_launch
 from nestsim.launch.read import LaunchSource
-from nestsim.launch.registry import READERS
+from nestsim.launch.readers import READERS
 from topologies.errors import InputError
 
 DEVICES = 768

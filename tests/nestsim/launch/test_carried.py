@@ -23,7 +23,8 @@ from nestsim.launch.formats.torchtitan import names as titan
 from nestsim.launch.formats.torchtitan.writing import SCRIPT_FILE, TOML_FILE
 from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
-from nestsim.launch.registry import READERS, WRITERS
+from nestsim.launch.readers import READERS
+from nestsim.launch.registry import WRITERS
 from nestsim.scenario.editing import toml_text
 from nestsim.scenario.load import Scenario
 from tests import failures

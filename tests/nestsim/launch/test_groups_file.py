@@ -11,7 +11,9 @@ import nestsim
 from nestsim.launch.check_launch import group_of, sizes_of
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import LaunchSource
-from nestsim.launch.registry import CHECK, GROUPS, READERS, WRITERS, group_files
+from nestsim.launch.readers import READERS
+from nestsim.launch.registry import GROUPS, WRITERS, group_files
+from nestsim.launch.training import CHECK
 from planner.cost.pricing import device_grid
 from tests.nestsim.launch.megatron.small import CHANGED, small_scenario
 from topologies.arrays import IntArray

@@ -18,7 +18,7 @@ from nestsim.launch.formats.maxtext.sources import MODELS, OPTIONS, TABLE
 from nestsim.launch.formats.maxtext.writing import SCRIPT_FILE, YAML_FILE, write_maxtext
 from nestsim.launch.job import LaunchFiles, LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
-from nestsim.launch.registry import find_reader
+from nestsim.launch.readers import find_reader
 from planner.plans.spec import PlanSpec
 from tests import failures
 from tests.nestsim.launch.test_torchtitan_round_trip import OTHERS

@@ -10,7 +10,7 @@ import pytest
 
 import nestsim
 from nestsim.launch.read import LaunchSource
-from nestsim.launch.registry import find_reader
+from nestsim.launch.readers import find_reader
 from planner.frameworks.framework import FRAMEWORKS
 from tests import failures
 from topologies.errors import InputError

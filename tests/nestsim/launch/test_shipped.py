@@ -10,7 +10,8 @@ import pytest
 from nestsim.evaluate.job import plan_job
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import LaunchSource
-from nestsim.launch.registry import PRESET_FORMATS, READERS, WRITERS
+from nestsim.launch.readers import READERS
+from nestsim.launch.registry import PRESET_FORMATS, WRITERS
 from nestsim.scenario.load import Scenario, load_scenario
 from nestsim.scenario.software import PRESETS
 from tests import failures

@@ -16,7 +16,7 @@ from nestsim.launch.formats.torchtitan.names import (
     weights_of,
 )
 from nestsim.launch.read import LaunchSource, imported_scenario
-from nestsim.launch.registry import find_reader
+from nestsim.launch.readers import find_reader
 from tests import failures
 from tests.nestsim.launch.torchtitan_jobs import PATH, read_text
 from topologies.errors import InputError

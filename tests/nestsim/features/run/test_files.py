@@ -51,7 +51,7 @@ def write_results(result, scenario, directory, *, force=False, progress=None):
         parts = Parts(
             record={},
             document=partial(run_document, result),
-            files=run_writers(result, scenario),
+            files=run_writers(result, result_json(result), scenario),
             pictures=PICTURES,
             has_page=False,
             has_report=True,

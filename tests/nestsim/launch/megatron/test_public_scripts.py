@@ -13,7 +13,7 @@ from nestsim.evaluate.evaluator import build_job
 from nestsim.launch.formats.deepspeed.reading import read_deepspeed
 from nestsim.launch.formats.megatron.reading import read_megatron
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
-from nestsim.launch.registry import find_reader
+from nestsim.launch.readers import find_reader
 from planner.plans.build import outline_plan
 from planner.plans.spec import PlanSpec
 from tests import failures

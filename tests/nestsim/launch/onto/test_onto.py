@@ -15,7 +15,7 @@ import pytest
 import nestsim
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import LaunchSource, imported_scenario
-from nestsim.launch.registry import find_reader
+from nestsim.launch.readers import find_reader
 from nestsim.scenario.load import Scenario
 from planner.plans.build import build_plan
 from tests.nestsim.launch.megatron.small import CHANGED, PLAN, small_scenario

@@ -14,6 +14,7 @@ import pytest
 from estimators.training import TrainingSpec
 from planner.cost.choices import MemoryChoice, goes_with
 from planner.cost.objective import PricedPlan
+from planner.cost.pricing import price_plan
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
 from planner.search.replayed.listing import Leaf
@@ -549,7 +550,9 @@ def test_progress_says_from_the_first_replay_on_how_good_the_answer_is():
         replays = Replays(
             judge=Judge(case),
             by_layer=case.world.settings.granularity == "layer",
-            ordinary=lambda plans=plans: plans,
+            ordinary=lambda plans=plans, case=case: [
+                price_plan(*case.world[:2], plan) for plan in plans
+            ],
             simplest_within=0.05,
         )
         search_replayed(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspeed
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import LaunchSource, imported_scenario
-from nestsim.launch.registry import find_reader
+from nestsim.launch.readers import find_reader
 from tests import failures
 from topologies import InputError
 
