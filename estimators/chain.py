@@ -471,34 +471,28 @@ def _slower_messages(size: int, span: int, platform: Platform) -> float:
 def _traffic(
     works: list[LayerWork], kinds: IntArray, exchanged: Mapping[str, float]
 ) -> tuple[InLayerTraffic, ...]:
-    present = sorted(
-        {(c.operation, c.group) for work in works for c in work.collectives}
-    )
+    """Return what layers send by operation and group, of which a layer has one sum."""
+    present = dict[tuple[str, str], FloatArray]()
+    for kind, work in enumerate(works):
+        for operation, group, *numbers in work.collectives:
+            part = exchanged[group] if operation == "all_to_all" else 1.0
+            if (operation, group) not in present:
+                present[operation, group] = np.zeros((3, 2, len(works)))
+            passes = np.array(numbers).reshape(3, 2)
+            present[operation, group][:, :, kind] = passes * (1.0, part)
     rows: list[InLayerTraffic] = []
-    for operation, group in present:
-        columns = np.zeros((6, len(works)))
-        part = exchanged[group] if operation == "all_to_all" else 1.0
-        for kind, work in enumerate(works):
-            for item in work.collectives:
-                if (item.operation, item.group) == (operation, group):
-                    columns[:, kind] += (
-                        item.forward_count,
-                        part * item.forward_bytes,
-                        item.backward_count,
-                        part * item.backward_bytes,
-                        item.repeated_count,
-                        part * item.repeated_bytes,
-                    )
+    for operation, group in sorted(present):
+        columns = present[operation, group][:, :, kinds]
         rows.append(
             InLayerTraffic(
                 operation=operation,
                 group=group,
-                forward_count=columns[0, kinds],
-                forward_bytes=columns[1, kinds],
-                backward_count=columns[2, kinds],
-                backward_bytes=columns[3, kinds],
-                repeated_count=columns[4, kinds],
-                repeated_bytes=columns[5, kinds],
+                forward_count=columns[0, 0],
+                forward_bytes=columns[0, 1],
+                backward_count=columns[1, 0],
+                backward_bytes=columns[1, 1],
+                repeated_count=columns[2, 0],
+                repeated_bytes=columns[2, 1],
             )
         )
     return tuple(rows)

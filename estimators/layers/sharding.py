@@ -72,9 +72,14 @@ from estimators.layers.shares import (
     device_shares,
     group_copies,
     held_parameters,
-    layer_collectives,
+    operator_collectives,
 )
-from estimators.layers.work import Degrees, LayerWork, OperatorWork
+from estimators.layers.work import (
+    Degrees,
+    LayerWork,
+    OperatorWork,
+    summed_collectives,
+)
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import (
     INDEX_SCORES,
@@ -113,30 +118,13 @@ def layer_work(
         What is known of the same with other modules run again: only what depends on
         these is worked out anew.
     """
+    if like is not None:
+        return _again(like, graph.layers[kind], element_bytes, keeping)
     device = _device(graph, kind, degrees, element_bytes)
     holding = _holding(device)
     layer, shares = device.layer, device.shares
     again = runs_again(layer, keeping.recompute_modules)
-    collectives = layer_collectives(
-        layer,
-        shares,
-        degrees,
-        element_bytes,
-        device.copies,
-        zip(layer.operators, again, strict=True),
-    )
-    if like is not None:
-        repeated = zip(like.operators, again, strict=True)
-        kept_again = sum(_saved_tensors(holding, keeping, "selective").values())
-        return replace(
-            like,
-            operators=tuple(
-                op if op.again == repeats else op._replace(again=repeats)
-                for op, repeats in repeated
-            ),
-            collectives=collectives,
-            saved_bytes={**like.saved_bytes, "selective": kept_again},
-        )
+    sent = operator_collectives(layer, shares, degrees, element_bytes, device.copies)
     parameters = held_parameters(layer, shares)
     entering = device.total(layer.entering)
     flops = sum(worked_flops(graph.spec, operator) for operator in layer.operators)
@@ -157,7 +145,9 @@ def layer_work(
                 zip(layer.operators, kept, again, strict=True)
             )
         ),
-        collectives=collectives,
+        collectives=summed_collectives(zip(sent, again, strict=True)),
+        sent=sent,
+        kept_sizes=_kept_sizes(holding),
         parameters=sum(count for _, count in parameters),
         expert_parameters=sum(n for layout, n in parameters if layout == "expert"),
         model_flops=float(degrees.micro_batch_size * flops),
@@ -187,6 +177,24 @@ def layer_work(
         ),
         weight_gradient_bytes=_weight_gradient_bytes(holding, keeping),
         input_bytes=entering,
+    )
+
+
+def _again(
+    like: LayerWork, layer: TracedLayer, element_bytes: int, keeping: Keeping
+) -> LayerWork:
+    """Return the work of a layer with other modules run again."""
+    again = runs_again(layer, keeping.recompute_modules)
+    parts = _kept_parts(layer, element_bytes, keeping, "selective")
+    kept = sum(like.kept_sizes[number] * part for number, part in parts.items())
+    return replace(
+        like,
+        operators=tuple(
+            op if op.again == repeats else op._replace(again=repeats)
+            for op, repeats in zip(like.operators, again, strict=True)
+        ),
+        collectives=summed_collectives(zip(like.sent, again, strict=True)),
+        saved_bytes={**like.saved_bytes, "selective": kept},
     )
 
 
@@ -444,10 +452,17 @@ def _saved_tensors(device: _Device, keeping: Keeping, mode: str) -> dict[int, fl
     layer = device.layer
     if mode == "full":
         return {number: device.sizes[number] for number in layer.entering}
-    kept = Kept(layer, device.element_bytes, keeping)
     sizes = _kept_sizes(device)
-    parts = layer.once((kept[1:], mode), lambda: kept_parts_of(kept, mode))
+    parts = _kept_parts(layer, device.element_bytes, keeping, mode)
     return {number: sizes[number] * part for number, part in parts.items()}
+
+
+def _kept_parts(
+    layer: TracedLayer, element_bytes: int, keeping: Keeping, mode: str
+) -> Mapping[int, float]:
+    """Return number and part of each tensor that is kept in a recompute mode."""
+    kept = Kept(layer, element_bytes, keeping)
+    return layer.once((kept[1:], mode), lambda: kept_parts_of(kept, mode))
 
 
 def _kept_sizes(device: _Device) -> tuple[float, ...]:

@@ -428,48 +428,35 @@ class _ShareCase(NamedTuple):
         return share.of(tensor.elements) * self.element_bytes
 
 
-def layer_collectives(
+def operator_collectives(
     layer: TracedLayer,
     shares: Shares,
     degrees: Degrees,
     element_bytes: int,
     copies: int = 1,
-    operators: Iterable[tuple[TracedOperator, bool]] | None = None,
-) -> tuple[CollectiveWork, ...]:
-    """Return the collectives of one layer, those of one kind and group together.
+    operators: Iterable[TracedOperator] | None = None,
+) -> tuple[tuple[CollectiveWork, ...], ...]:
+    """Return the collectives of each operator.
 
-    ``copies`` from `group_copies`; ``operators`` are those that are looked at, and
-    whether selective recompute runs them again: by default all of the layer, once.
+    ``copies`` from `group_copies`; ``operators`` are those that are looked at, by
+    default all of the layer.
     """
     case = _ShareCase(layer, shares, degrees, element_bytes, copies)
-    total: dict[tuple[str, str], CollectiveWork] = {}
-    once = ((operator, False) for operator in layer.operators)
-    for operator, runs_again in once if operators is None else operators:
-        sent = _of_operator(case, operator)
-        for work in map(_repeated, sent) if runs_again else sent:
-            key = work.operation, work.group
-            total[key] = _sum(total[key], work) if key in total else work
-    return tuple(total.values())
-
-
-def _repeated(work: CollectiveWork) -> CollectiveWork:
-    """Return the collectives of an operator that is run again."""
-    return work._replace(
-        repeated_count=work.forward_count, repeated_bytes=work.forward_bytes
+    looked_at = layer.operators if operators is None else operators
+    return tuple(
+        tuple(_of_operator(case, operator)) if _may_send(operator) else ()
+        for operator in looked_at
     )
 
 
-def _sum(first: CollectiveWork, second: CollectiveWork) -> CollectiveWork:
-    return CollectiveWork(
-        first.operation,
-        first.group,
-        first.forward_count + second.forward_count,
-        first.forward_bytes + second.forward_bytes,
-        first.backward_count + second.backward_count,
-        first.backward_bytes + second.backward_bytes,
-        first.repeated_count + second.repeated_count,
-        first.repeated_bytes + second.repeated_bytes,
-    )
+_SENDING = frozenset(
+    {"dispatch", "combine", "cross entropy", "attention", INDEX_SCORES, *RECURRENCES}
+)
+
+
+def _may_send(operator: TracedOperator) -> bool:
+    """Tell whether an operator sends anything however it is split."""
+    return bool(operator.sharding) or operator.operation in _SENDING
 
 
 def _of_operator(

@@ -31,7 +31,7 @@ References
 .. [4] Dao, "FlashAttention-2", 2023, section 4.1: divided by 2 with a causal mask.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -210,6 +210,41 @@ class CollectiveWork(NamedTuple):
     together [byte]."""
 
 
+def summed_collectives(
+    sent: Iterable[tuple[Iterable[CollectiveWork], bool]],
+) -> tuple[CollectiveWork, ...]:
+    """Return collectives of operators, those of one kind and group together.
+
+    ``sent`` has those of each operator, and whether selective recompute runs it again.
+    """
+    total: dict[tuple[str, str], CollectiveWork] = {}
+    for works, runs_again in sent:
+        for work in map(_repeated, works) if runs_again else works:
+            key = work.operation, work.group
+            total[key] = _sum(total[key], work) if key in total else work
+    return tuple(total.values())
+
+
+def _repeated(work: CollectiveWork) -> CollectiveWork:
+    """Return the collectives of an operator that is run again."""
+    return work._replace(
+        repeated_count=work.forward_count, repeated_bytes=work.forward_bytes
+    )
+
+
+def _sum(first: CollectiveWork, second: CollectiveWork) -> CollectiveWork:
+    return CollectiveWork(
+        first.operation,
+        first.group,
+        first.forward_count + second.forward_count,
+        first.forward_bytes + second.forward_bytes,
+        first.backward_count + second.backward_count,
+        first.backward_bytes + second.backward_bytes,
+        first.repeated_count + second.repeated_count,
+        first.repeated_bytes + second.repeated_bytes,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWork:
     """One layer of the chain on one device."""
@@ -220,6 +255,12 @@ class LayerWork:
     collectives: tuple[CollectiveWork, ...]
     """Collectives that the layer waits for; empty where no group has more than one
     member."""
+
+    sent: tuple[tuple[CollectiveWork, ...], ...]
+    """Collectives of each operator, of which `collectives` are the sums."""
+
+    kept_sizes: tuple[float, ...]
+    """Size of each tensor of the layer where it is kept [byte]."""
 
     parameters: float
     """Parameters held by this device, tied ones included."""
@@ -408,9 +449,10 @@ def _freeze(table: InLayerTraffic | LayerTable) -> None:
 
 
 def _frozen_array(value: NDArray[Any], name: str) -> NDArray[Any]:
-    array = np.array(
-        value, dtype=np.int64 if name == "kinds" else np.float64, order="C"
-    )
+    kind = np.int64 if name == "kinds" else np.float64
+    if not value.flags.writeable and value.base is None and value.dtype == kind:
+        return value  # a column of another table
+    array = np.array(value, dtype=kind, order="C")
     array.flags.writeable = False
     return array
 

@@ -57,7 +57,7 @@ from estimators.models.layers import (
     RowParallelLinear,
     build_norm,
 )
-from estimators.models.spec import TransformerSpec, turned_channels
+from estimators.models.spec import TransformerSpec
 from estimators.models.vocabulary import F, Tensor, nn, torch
 
 
@@ -262,6 +262,11 @@ class QKVParallelLinear(nn.Linear):
             for part in parts
         )
         return (*heads, gate) if self.widths[3] else tuple(heads)
+
+
+def turned_channels(head_size: int, percent: float) -> int:
+    """Return how many channels of a head rotary embeddings turn: an even number."""
+    return int(head_size * percent) // 2 * 2
 
 
 class RotaryEmbedding(nn.Module):

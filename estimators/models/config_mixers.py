@@ -208,15 +208,34 @@ def kimi_groups(config: ConfigFile, words: Words) -> Words:
     return {"moe_router_num_groups": groups, "moe_router_group_topk": topk}
 
 
-def indexed_layers(config: ConfigFile, words: Words) -> Words:
-    """Return which blocks have an indexer, by words, by letters, or every which."""
+def ngram_tables(config: ConfigFile, words: Words) -> Words:
+    """Return tables of n-grams; their rows are a multiple of the vocabulary's."""
+    longest = config.value(int, "emb_neighbor_num", 4)
+    each = config.value(int, "emb_split_num", 4)
+    rows = config.value(int, "ngram_vocab_size_ratio", 78) * words["vocab_size"]
+    return {"ngram_embedding": (longest, each, rows)}
+
+
+def indexed_layers(config: ConfigFile, words: Words, *, freq: int = 1) -> Words:
+    """Return which blocks have an indexer, by words, by letters, or every which.
+
+    Parameters
+    ----------
+    config
+        The file.
+    words
+        The model.
+    freq
+        Every which block of those behind the first has one, if the file is silent.
+    """
     blocks = range(words["num_layers"])
     kinds = config.kinds("indexer_types", ("full", "shared"), len(blocks))
     letters = config.find("index_topk_pattern")
     if kinds is None and isinstance(letters, str) and set(letters) <= {"F", "S"}:
         kinds = [{"F": "full", "S": "shared"}[letter] for letter in letters]
-    freq = config.value(int, "index_topk_freq", 1)
-    offset = config.value(int, "index_skip_topk_offset", 2, may_be_zero=True)
+    offset = 2 if freq == 1 else 1
+    freq = config.value(int, "index_topk_freq", freq)
+    offset = config.value(int, "index_skip_topk_offset", offset, may_be_zero=True)
     marks = [
         int(kinds[index] == "full" if kinds else max(index - offset + 1, 0) % freq == 0)
         for index in blocks[: len(kinds) if kinds else None]
@@ -355,6 +374,7 @@ COMPUTED_MIXERS: Mapping[str, Callable[..., Words]] = MappingProxyType(
             periodic_hybrid,
             kimi_layers,
             kimi_groups,
+            ngram_tables,
             indexed_layers,
             parallel_mixers,
             hybrid_blocks,

@@ -28,6 +28,8 @@ References
 ----------
 .. [1] DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2, equations 21
    to 25.
+.. [2] Meituan LongCat Team, "Scaling Embeddings Outperforms Scaling Experts in Language
+   Models", 2026, arXiv:2601.21204; ``LongcatFlashNgramModel`` of its checkpoint.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,6 +51,11 @@ from estimators.models.encoders import (
     ClassificationHead,
     VisionEmbedding,
     build_t5_block,
+)
+from estimators.models.hyper_connections import (
+    LastStreamSum,
+    StreamBlock,
+    StreamCopies,
 )
 from estimators.models.layers import (
     MLP,
@@ -92,14 +99,20 @@ class WordEmbedding(nn.Module):
         self.scale = Scale(width**0.5) if spec.scale_embeddings else nn.Identity()
         self.position_embeddings = PositionEmbedding(rows, width) if learned else None
         self.norm = build_norm(spec) if spec.embedding_layernorm else nn.Identity()
+        self.ngrams = NGramEmbedding(spec) if spec.ngram_embedding else None
         self.dropout = nn.Dropout(spec.hidden_dropout)
+        several = spec.num_residual_streams > 0
+        self.streams = StreamCopies(spec) if several else nn.Identity()
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the first hidden states of token ids (batch, sequence)."""
         hidden: Tensor = self.scale(self.word_embeddings(tokens))
         if self.position_embeddings is not None:
             hidden = self.position_embeddings(hidden)
-        output: Tensor = self.dropout(self.norm(hidden))
+        hidden = self.norm(hidden)
+        if self.ngrams is not None:
+            hidden = self.ngrams(hidden, tokens)
+        output: Tensor = self.streams(self.dropout(hidden))
         return output
 
 
@@ -122,6 +135,52 @@ class SeeingEmbedding(nn.Module):
 def build_embedding(spec: TransformerSpec) -> nn.Module:
     """Return what makes the first hidden states of a sequence."""
     return WordEmbedding(spec) if spec.vision is None else SeeingEmbedding(spec)
+
+
+class NGramTables(VocabParallelEmbedding):
+    """Tables of vectors for the n-grams that end at each token, below each other.
+
+    A table has two rows more than the one before it, and a narrower vector for each; an
+    n-gram is a number in digits of the vocabulary's size, and its row the rest [2]_.
+    """
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        longest, each, rows = spec.ngram_embedding
+        lengths = [length for length in range(2, longest + 1) for _ in range(each)]
+        sizes = [rows + 2 * place + 1 for place in range(len(lengths))]
+        super().__init__(sum(sizes), spec.hidden_size // len(sizes))
+        self.width, self.digits = spec.hidden_size, spec.vocab_size
+        self.tables = [*zip(lengths, sizes, strict=True)]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the vectors of all tables side by side (batch, sequence, hidden)."""
+        if tokens.is_meta:  # shapes are all there is to know
+            return torch.empty((*tokens.shape, self.width), device="meta")
+        begin, parts = 0, []
+        for length, rows in self.tables:
+            numbers = tokens % rows
+            for place in range(1, length):
+                earlier = F.pad(tokens, (place, 0))[:, : tokens.shape[1]]
+                numbers = numbers + earlier * pow(self.digits, place, rows)
+            parts.append(super().forward(numbers % rows + begin))
+            begin += rows
+        return torch.cat(parts, -1)
+
+
+class NGramEmbedding(nn.Module):
+    """The mean of a word's vector and one of each table, which a product makes [2]_."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        self.tables = NGramTables(spec)
+        width = spec.hidden_size
+        self.proj = nn.Linear(width, width, bias=False)  # those of all tables
+        self.mean = Scale(1.0 / (1 + len(self.tables.tables)))
+
+    def forward(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """Return hidden states of the same shape."""
+        output: Tensor = self.mean(hidden + self.proj(self.tables(tokens)))
+        return output
 
 
 class TransformerBlock(nn.Module):
@@ -204,15 +263,17 @@ def _norm(
 
 
 class FinalNorm(nn.Module):
-    """The norm between the last block and the output layer."""
+    """The norm between the last block and the output layer, of a sum of streams."""
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
+        several = spec.num_residual_streams > 0
+        self.streams = LastStreamSum(spec) if several else nn.Identity()
         self.norm = build_norm(spec)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return hidden states of the same shape."""
-        output: Tensor = self.norm(hidden)
+        """Return hidden states."""
+        output: Tensor = self.norm(self.streams(hidden))
         return output
 
 
@@ -295,9 +356,8 @@ def build_block(spec: TransformerSpec, kind: str) -> nn.Module:
             expected=f"{_names(MIXERS)}, {_names(FEED_FORWARDS)}, or one of either "
             'joined by "+"',
         )
-    return TransformerBlock(
-        spec, mixers[0] if mixers else None, layers[0] if layers else None
-    )
+    block = StreamBlock if spec.num_residual_streams else TransformerBlock
+    return block(spec, mixers[0] if mixers else None, layers[0] if layers else None)
 
 
 def _names(table: Mapping[str, object]) -> str:
@@ -497,14 +557,19 @@ def block_inputs(
     return (hidden,)
 
 
-def leaving_states(spec: TransformerSpec, device: str = "meta") -> Tensor:
-    """Return the hidden states of one sequence behind the last block."""
+def leaving_states(
+    spec: TransformerSpec, device: str = "meta", *, normed: bool = False
+) -> Tensor:
+    """Return the hidden states of one sequence behind the last block, or its norm."""
     tokens = spec.decoder_sequence_length if spec.has_decoder else spec.sequence_length
+    if normed:
+        return torch.zeros(1, tokens, spec.hidden_size, device=device)
     return _hidden_states(spec, tokens, device)
 
 
 def _hidden_states(spec: TransformerSpec, tokens: int, device: str) -> Tensor:
-    return torch.zeros(1, tokens, spec.hidden_size, device=device)
+    width = spec.hidden_size * max(spec.num_residual_streams, 1)
+    return torch.zeros(1, tokens, width, device=device)
 
 
 def _decoder_tokens(spec: TransformerSpec, device: str) -> Tensor:

@@ -45,6 +45,7 @@ Inner = Annotated[int, Ge(1), Le(MAX_INNER)]
 SequenceLength = Annotated[int, Ge(1), Le(MAX_SEQUENCE)]
 Vocabulary = Annotated[int, Ge(1), Le(MAX_VOCABULARY)]
 Depths = Annotated[int, Ge(0), Le(MAX_DEPTHS)]
+Streams = Annotated[int, Ge(1), Le(64)]
 Probability = Annotated[float, Ge(0), Lt(1)]
 Exponent = Annotated[float, Ge(0), Le(100)]
 CapacityFactor = Annotated[float, Ge(0), Le(MAX_WIDTH)]
@@ -312,6 +313,8 @@ def check_together(spec: Any, pattern: Sequence[str]) -> None:
     _check_convolutions(spec)
     _check_indexer(spec)
     _check_images(spec)
+    _check_streams(spec)
+    _check_ngrams(spec)
     _check_decoder(spec, pattern)
     _check_experts(spec)
     _check_router(spec)
@@ -356,6 +359,7 @@ def _check_attention(spec: Any) -> None:
         ("plain", spec.attention_implementation != "flash"),
         ("bert", spec.family == "bert"),
         ("latent", spec.kv_lora_rank > 0),
+        ("dense_latent", spec.kv_lora_rank > 0 and not spec.dsa_indexer_topk),
         ("not_rotary", spec.position_embedding_type != "rope"),
         ("not_parallel", shared and not spec.parallel_residual),
         ("no_query_norm", not rms),
@@ -478,6 +482,32 @@ def _check_images(spec: Any) -> None:
     tokens = (image // patch) ** 2 + 1
     _refuse_if(spec.sequence_length != tokens, spec, "image_tokens", tokens=tokens)
     _need(spec, "vit")
+
+
+def _check_streams(spec: Any) -> None:
+    """Refuse several residual streams where a block is not made of plain branches."""
+    if not spec.num_residual_streams:
+        return
+    _need(spec, "streams")
+    encoder = spec.family in {"bert", "t5", "vit"} or spec.vision is not None
+    shortcut = "attention+dense+experts" in spec.block_kinds.values()
+    _refuse_if(encoder or shortcut, spec, "streams")
+    elements = spec.num_residual_streams * spec.sequence_length * spec.hidden_size
+    made = {"num_residual_streams x sequence_length x hidden_size": elements}
+    _check_elements(spec, made)
+
+
+def _check_ngrams(spec: Any) -> None:
+    """Refuse tables of n-grams that do not fill the hidden states."""
+    if not spec.ngram_embedding:
+        return
+    longest, each, rows = spec.ngram_embedding
+    tables = (longest - 1) * each
+    unfit = tables < 1 or spec.hidden_size % tables
+    encoder = spec.family in {"bert", "t5", "vit"}
+    _refuse_if(unfit or encoder, spec, "ngrams", got=list(spec.ngram_embedding))
+    made = {"ngram_embedding x hidden_size": (rows + 2 * tables) * spec.hidden_size}
+    _check_elements(spec, made)
 
 
 def _check_decoder(spec: Any, pattern: Sequence[str]) -> None:

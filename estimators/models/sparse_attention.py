@@ -71,7 +71,12 @@ class Indexer(nn.Module):
 
 
 class SparseLatentCore(nn.Module):
-    """Attention of all heads to latents of the tokens that were chosen."""
+    """Attention of all heads to latents of the tokens that were chosen.
+
+    A learned score of no key may be among those of each head.
+    """
+
+    softmax_offset: Tensor | None
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
@@ -82,6 +87,9 @@ class SparseLatentCore(nn.Module):
             self.rank, self.num_heads * (self.plain + self.value), bias=False
         )
         self.heads = LatentHeads(spec)
+        learned = spec.softmax_type == "learnable"
+        offset = nn.Parameter(torch.zeros(self.num_heads)) if learned else None
+        self.register_parameter("softmax_offset", offset)
 
     def forward(
         self, queries: Tensor, latent: Tensor, positions: Tensor, chosen: Tensor | None
@@ -110,7 +118,11 @@ class SparseLatentCore(nn.Module):
             left = torch.ones(len(queries), tokens, tokens, dtype=torch.bool)
             hidden = hidden | left.scatter(-1, chosen.long(), value=False)[:, None]
         scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if self.softmax_offset is not None:
+            sinks = self.softmax_offset[:, None, None].expand(*scores.shape[:-1], 1)
+            scores = torch.cat((scores, sinks), -1)
+        weights = scores.softmax(-1)[..., :tokens]
         context: Tensor = (weights @ value).transpose(1, 2).flatten(2)
         return context
 
@@ -141,9 +153,13 @@ class SparseLatentAttention(nn.Module):
         self.kv_norm = RMSNorm(spec.kv_lora_rank)
         self.indexer = Indexer(spec) if chooses else None
         self.core_attention = SparseLatentCore(spec)
-        self.linear_proj = RowParallelLinear(
-            spec.num_attention_heads * spec.v_head_dim, hidden, bias=False
+        width = spec.num_attention_heads * spec.v_head_dim
+        gated = spec.attention_output_gate
+        self.linear_gate = (
+            ColumnParallelLinear(hidden, width, bias=False) if gated else None
         )
+        self.gate_activation = nn.Sigmoid()
+        self.linear_proj = RowParallelLinear(width, hidden, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return what the block adds to its hidden states."""
@@ -153,5 +169,7 @@ class SparseLatentAttention(nn.Module):
         context = self.core_attention(
             self.linear_q_up_proj(queries), self.kv_norm(latent), positions, chosen
         )
+        if self.linear_gate is not None:
+            context = context * self.gate_activation(self.linear_gate(hidden))
         output: Tensor = self.linear_proj(context)
         return output

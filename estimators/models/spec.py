@@ -29,6 +29,7 @@ from estimators.models.limits import (
     Routing,
     SequenceLength,
     Sigma,
+    Streams,
     Vocabulary,
     Width,
     check_latent,
@@ -54,7 +55,6 @@ FIRST_ENCODER_BLOCK, ENCODER_BLOCK = "first encoder", "encoder"
 
 FIRST_DECODER_BLOCK, DECODER_BLOCK = "first decoder", "decoder"
 """Kinds of the blocks of a decoder that reads what an encoder made."""
-
 
 FAMILIES = ("gpt", "llama", "mixtral", "mamba", "bert", "t5", "vit", "module")
 """Families of models; the last one is that of users' own modules."""
@@ -216,8 +216,7 @@ class TransformerSpec(Spec):
     """Bound that attention scores are bent below, as in Gemma 2; 0 for none."""
 
     final_logit_softcapping: Annotated[float, Ge(0), Le(1e6), Examples(30.0)] = 0.0
-    """Bound that logits of the output layer are bent below, as in Gemma 2; 0 for
-    none."""
+    """Bound that logits of the output layer are bent below, as in Gemma 2, or 0."""
 
     window_size: Annotated[SequenceLength, Examples(4096, default=None)] = 0
     """Tokens that a token attends to, itself included: Megatron's (window_size - 1, 0).
@@ -231,8 +230,7 @@ class TransformerSpec(Spec):
     within; 0 without such blocks."""
 
     qk_l2_norm: Annotated[bool, Derived()] = False
-    """Whether blocks with the mixer ``"chunked"`` make unit vectors of the heads of
-    queries and keys."""
+    """Whether mixers ``"chunked"`` make unit vectors of queries and keys."""
 
     tie_word_embeddings: Annotated[bool, Examples(False, default=None)] = True
     """Whether the output layer shares the word embedding's weight. Left out, as the
@@ -308,8 +306,7 @@ class TransformerSpec(Spec):
     chosen add up to less than one."""
 
     moe_router_enable_expert_bias: Annotated[bool, Examples(True)] = False
-    """Whether a bias of each expert takes part in the choice, set from how busy it
-    is."""
+    """Whether a bias of each expert, set from its load, takes part in the choice."""
 
     moe_router_num_groups: Annotated[Width, Examples(8, default=None)] = 0
     """Groups of experts, of equal size, a few of which a token may use: the fewer, the
@@ -371,8 +368,8 @@ class TransformerSpec(Spec):
     hidden states."""
 
     qk_pos_emb_head_dim: Annotated[Width, Examples(64, default=None)] = 0
-    """Rotary channels of queries and keys beside `kv_channels`, in multi-head latent
-    attention; all heads share those of keys."""
+    """Rotary channels of queries and keys beside `kv_channels`, in latent attention;
+    all heads share those of keys."""
 
     v_head_dim: Annotated[Width, Examples(128, default=None)] = 0
     """Width of one value, in multi-head latent attention. Left out, `kv_channels`."""
@@ -413,8 +410,7 @@ class TransformerSpec(Spec):
     """Tokens that the scan of a Mamba-2 layer treats as one product. Left out, 128."""
 
     mamba_rms_norm: Annotated[bool, Derived()] = True
-    """Whether a Mamba-2 layer normalises what its scan returns; some Falcon-H1 do
-    not."""
+    """Whether a Mamba-2 layer normalises what its scan returns: not in Falcon-H1s."""
 
     linear_num_key_heads: Annotated[Width, Examples(16, default=None)] = 0
     """Heads of queries and keys of a delta net, a multiple of the tensor-parallel size.
@@ -434,8 +430,7 @@ class TransformerSpec(Spec):
     """Tokens that a mixer's convolution reaches, as in LFM2; 0 without such blocks."""
 
     selective_width: Annotated[Width, Derived()] = 0
-    """Channels of a selective scan, Mamba-1; 0 without such blocks, like all its
-    sizes."""
+    """Channels of a selective scan, Mamba-1; 0, like all its sizes, without it."""
 
     selective_state_dim: Annotated[Width, Derived()] = 0
     """Numbers that a selective scan keeps for each channel."""
@@ -451,23 +446,34 @@ class TransformerSpec(Spec):
     Jamba)."""
 
     image_size: Annotated[Width, Derived()] = 0
-    """Height and width of the images of a vision transformer in pixels; 0 without
-    images."""
+    """Height and width of a vision transformer's images in pixels; 0 without."""
 
     patch_size: Annotated[Width, Derived()] = 0
-    """Height and width of a patch of an image in pixels, which divide those of the
-    image; 0 without images."""
+    """Height and width of a patch in pixels, divisors of those of an image."""
+
+    num_residual_streams: Annotated[Streams, Examples(4, default=None)] = 0
+    """Residual streams of hyper-connections, which every branch reads and writes by
+    weights of its own: Megatron's option. Left out, there is one, without weights."""
+
+    hyper_connections: Annotated[
+        str, NameChoice(("manifold", "independent")), Derived()
+    ] = "manifold"
+    """Whether a doubly stochastic matrix mixes residual streams ("manifold", DeepSeek's
+    mHC), or each keeps what it had ("independent", Hunyuan 4)."""
+
+    ngram_embedding: Annotated[tuple[int, ...], Derived()] = ()
+    """Tokens of the longest n-grams that are embedded beside words, tables for each
+    length, and rows of a table, as in LongCat-Flash-Lite; empty without."""
 
     vision: Annotated[VisionTower | None, Derived()] = None
     """The tower that makes tokens of a sequence's pictures; None without pictures."""
 
     whole_because: Annotated[str, Derived()] = ""
-    """Why no tensor-parallel group can split the layers of a user's own module; empty
-    if one can."""
+    """Why no tensor-parallel group can split a user's own module; empty if one can."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "block_pattern", tuple(self.block_pattern))
-        for name in ("moe_expert_loads", "document_length_samples"):
+        listed = ("moe_expert_loads", "document_length_samples")
+        for name in ("block_pattern", "ngram_embedding", *listed):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         check_values(self)
         self._count_documents()
@@ -642,8 +648,3 @@ def encoder_decoder_pattern(num_encoder: int, num_decoder: int) -> tuple[str, ..
     """
     encoder = (FIRST_ENCODER_BLOCK, *(ENCODER_BLOCK,) * (num_encoder - 1))
     return *encoder, FIRST_DECODER_BLOCK, *(DECODER_BLOCK,) * (num_decoder - 1)
-
-
-def turned_channels(head_size: int, percent: float) -> int:
-    """Return how many channels of a head rotary embeddings turn: an even number."""
-    return int(head_size * percent) // 2 * 2

@@ -285,6 +285,7 @@ WRITTEN_IN_WORDS = frozenset(
         "convolution_mixers",
         "encoders",
         "families",
+        "hyper_connections",
         "layers",
         "linear_attention",
         "sparse_attention",

@@ -344,6 +344,7 @@ MIXER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType(
         (convolution_mixers.CausalConvolution, "bias"): "tensor",
         (convolution_mixers.SelectiveScan, "A_log"): "tensor",
         (convolution_mixers.SelectiveScan, "D"): "tensor",
+        (sparse_attention.SparseLatentCore, "softmax_offset"): "tensor",
         (linear_attention.DeltaRule, "conv1d_weight"): "tensor",
         (linear_attention.DeltaRule, "dt_bias"): "tensor",
         (linear_attention.DeltaRule, "A_log"): "tensor",

@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from estimators.models import attention, encoders, families, layers, vision_tower
+from estimators.models import (
+    attention,
+    encoders,
+    families,
+    hyper_connections,
+    layers,
+    vision_tower,
+)
 from estimators.models.vocabulary import Tensor, nn
 from estimators.tracing.graph import TracedOperator, TracedTensor
 
@@ -387,12 +394,44 @@ def _chunked_flash(call: TracedCall) -> None:
     )
 
 
+def _stream_sum(call: TracedCall) -> None:
+    """Keep streams, and weights before and behind their nonlinearity, in fp32."""
+    (streams,) = call.inputs
+    outputs, inner = call.target.weight.shape
+    tokens = call.tape.tensors[streams].elements // inner
+    logits, made = (call.extra(tokens * outputs, "fp32") for _ in range(2))
+    dims = (tokens, outputs, inner, 1)
+    part = call._replace(name=f"{call.name}.product")
+    part.emit("linear", (logits,), saved=(streams,), dims=dims)
+    part = call._replace(name=f"{call.name}.weights", inputs=(logits,))
+    part.emit("stream weights", (made,), saved=(logits,))
+    hidden = call.result()
+    part = call._replace(name=f"{call.name}.sum", inputs=(streams, made))
+    part.emit("stream sum", (hidden,), saved=(streams, made))
+    call.set((hidden, made)[: len(call.results)])
+
+
+def _stream_update(call: TracedCall) -> None:
+    """Keep the branch and weights, and the streams where a matrix mixes them."""
+    streams, *others = call.inputs
+    saved = call.inputs if call.target.mixes else tuple(others)
+    updated = call.tape.add(
+        call.results[0].numel(), call.tape.tensors[streams].layout, "model"
+    )
+    call.emit("stream update", (updated,), saved=saved)
+
+
 ARCHITECTURE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = (
     MappingProxyType(
         {
             attention.ChunkedFlashAttention: _chunked_flash,
             attention.UnitNorm: memory_rule("norm", keeps="inputs"),
             families.LaterTokenEmbedding: embedding_rule("row"),
+            families.NGramTables: embedding_rule("row"),
+            hyper_connections.StreamCopies: memory_rule("repeat"),
+            hyper_connections.StreamSum: _stream_sum,
+            hyper_connections.LastStreamSum: _stream_sum,
+            hyper_connections.StreamUpdate: _stream_update,
             families.Concatenation: memory_rule("concatenate"),
             families.LaterCrossEntropy: cross_entropy_rule,
             encoders.BiasedFlashAttention: biased_flash_rule,

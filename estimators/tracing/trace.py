@@ -44,6 +44,7 @@ _PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType
         (layers.ExpertColumnLinear, "bias"): "expert",
         (layers.ExpertRowLinear, "bias"): "expert",
         (families.LaterTokenEmbedding, "weight"): "vocab",
+        (families.NGramTables, "weight"): "vocab",
         **MIXER_LAYOUTS,
     }
 )
@@ -65,8 +66,8 @@ def trace_model(spec: TransformerSpec) -> LayerGraph:
     """
     traced = with_one_of_each(spec)
     ids, labels = families.example_inputs(traced)
-    left = families.leaving_states(traced)
-    inputs = {"embedding": ids, "final norm": (left,)}
+    inputs = {"embedding": ids, "final norm": (families.leaving_states(traced),)}
+    left = families.leaving_states(traced, normed=True)
     for depth in range(traced.mtp_num_layers):
         inputs[f"mtp {depth}"] = (left.repeat(1, 1 + depth, 1), ids[0])
     inputs["head"] = (left.repeat(1, 1 + traced.mtp_num_layers, 1), *labels)

@@ -31,7 +31,7 @@ References
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -611,14 +611,28 @@ def _hop_rates(network: Network, groups: IntArray) -> FloatArray:
 
 def _all_to_all_rates(network: Network, groups: IntArray) -> FloatArray:
     """Price an all-to-all: a rank sends ``1 / n`` of what it holds to each other."""
-    num_stages, num_groups, size = groups.shape
+    num_stages, _, size = groups.shape
     if size == 1:
         return np.zeros((num_stages, 2))
-    shape = (num_stages, num_groups, size, size)
-    senders = np.broadcast_to(groups[..., :, None], shape)
-    receivers = np.broadcast_to(groups[..., None, :], shape)
-    rates = _slowest(network, senders, receivers)
-    return np.asarray(rates / (1.0, size))
+    members = np.ascontiguousarray(groups, dtype=np.int64)
+    return _exchange_rates(network, members.shape, members.tobytes())
+
+
+@lru_cache(maxsize=128)
+def _exchange_rates(
+    network: Network, shape: tuple[int, int, int], members: bytes
+) -> FloatArray:
+    """Price the all-to-alls of some groups, which many placements have in common.
+
+    It meets all pairs of a group: the dearest of what a placement costs.
+    """
+    groups = np.frombuffer(members, dtype=np.int64).reshape(shape)
+    pairs = (*shape, shape[2])
+    senders = np.broadcast_to(groups[..., :, None], pairs)
+    receivers = np.broadcast_to(groups[..., None, :], pairs)
+    rates = np.asarray(_slowest(network, senders, receivers) / (1.0, shape[2]))
+    rates.flags.writeable = False
+    return rates
 
 
 def _slowest(network: Network, senders: IntArray, receivers: IntArray) -> FloatArray:

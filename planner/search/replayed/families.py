@@ -33,9 +33,9 @@ from estimators.layers.shares import (
     Shares,
     device_shares,
     group_copies,
-    layer_collectives,
+    operator_collectives,
 )
-from estimators.layers.work import Degrees
+from estimators.layers.work import Degrees, summed_collectives
 from estimators.platform import least_gap
 from planner.cost.choices import RATE_COLUMNS
 from planner.kernels import tables
@@ -170,10 +170,11 @@ class FamilyFloors:
             places = self._places[kind][of_experts]
             if not places:
                 continue
-            some = [(layer.operators[place], False) for place in places]
-            for item in layer_collectives(
+            some = [layer.operators[place] for place in places]
+            sent_by = operator_collectives(
                 layer, shares, degrees, element, copies, some
-            ):
+            )
+            for item in summed_collectives((works, False) for works in sent_by):
                 column = RATE_COLUMNS[item.group, item.operation]
                 count = item.forward_count + item.backward_count
                 num_bytes = item.forward_bytes + item.backward_bytes

@@ -15,6 +15,7 @@ experts.
 """
 
 import contextlib
+import importlib
 import json
 import sys
 import tempfile
@@ -62,6 +63,7 @@ GIVEN: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 16, "n_shared_experts": 2, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
+    "glm4v_moe_text": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8, "moe_topk": 2},
     "lfm2": {"full_attn_idxs": [2]},
@@ -80,6 +82,7 @@ GIVEN: Mapping[str, Mapping[str, Any]] = {
     },
     "ministral": {"head_dim": 128},
     "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
+    "qwen3_omni_moe_text": {"head_dim": 128},
     "cohere_compass_text": {
         "rope_parameters": {
             "full_attention": {"rope_type": "default", "rope_theta": 1e4}
@@ -204,17 +207,41 @@ def _few_layers(model_type: str, values: Mapping[str, Any]) -> Any:
 
 def hub_model(model_type: str, config: Any) -> Any:
     """Return transformers' model of a type and its configuration, without memory."""
-    names = {
-        **modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-        **modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    }
-    name = names.get(config.model_type, names[model_type])
+    kind = hub_class(model_type, config)
     with torch.device("meta"):
-        kind = getattr(transformers, name)
         model = kind._from_config(config, attn_implementation="eager").eval()
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("batched_mm")
     return model
+
+
+def hub_class(model_type: str, config: Any) -> Any:
+    """Return transformers' class of a type and its configuration.
+
+    Of some language models beside others there is none with a head.
+    """
+    names = {
+        **modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        **modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    }
+    inner = config.model_type
+    name = names.get(inner) or (names.get(model_type) if inner == model_type else None)
+    if name is not None:
+        return getattr(transformers, name)
+    module = type(config).__module__.replace("configuration_", "modeling_")
+    kinds = [
+        kind
+        for kind in vars(importlib.import_module(module)).values()
+        if getattr(kind, "config_class", None) is type(config)
+    ]
+    heads = [kind for kind in kinds if kind.__name__.endswith("ForCausalLM")]
+    bodies = [kind for kind in kinds if kind.__name__.endswith("TextModel")]
+    return (heads or bodies)[0]
+
+
+def has_head(model: nn.Module) -> bool:
+    """Return whether a model of transformers makes logits."""
+    return not type(model).__name__.endswith("TextModel")
 
 
 def hub_counts(model: nn.Module) -> Counted:
@@ -285,8 +312,8 @@ def _apart(model: nn.Module, counter: FlopCounterMode) -> int:
     return total
 
 
-def spec_counts(spec: TransformerSpec) -> Counted:
-    """Return what our model has."""
+def spec_counts(spec: TransformerSpec, *, headless: bool = False) -> Counted:
+    """Return what our model has, or all of it but its head."""
     spec = replace(spec, mtp_num_layers=0)
     if spec.window_size:
         spec = replace(spec, window_size=LENGTH)
@@ -294,6 +321,12 @@ def spec_counts(spec: TransformerSpec) -> Counted:
         experts = spec.num_moe_experts
         spec = replace(spec, attention_chunk_size=LENGTH, moe_router_topk=experts)
     counted = graph_counts(trace_model(spec))
+    if headless:
+        row = spec.hidden_size * spec.vocab_size
+        counted = counted._replace(
+            parameters=counted.parameters - row * (not spec.tie_word_embeddings),
+            flops=counted.flops - 2 * LENGTH * row,
+        )
     beside = _of_whole_heads(spec) - _beside_zero_experts(spec)
     return counted._replace(flops=counted.flops + beside)
 
@@ -385,7 +418,8 @@ def outcome(folder: Path, model_type: str, given: Mapping[str, Any]) -> Outcome:
     if config.model_type not in {model_type, "gpt2"}:
         values = {"text_config": {**values, "model_type": config.model_type}}
     try:
-        ours = spec_counts(read_back(folder, model_type, values))
+        spec = read_back(folder, model_type, values)
+        ours = spec_counts(spec, headless=not has_head(model))
     except InputError as error:
         return Outcome(model_type, "refused", f"{error.where}: {error.problem}")
     theirs = hub_counts(model)

@@ -65,12 +65,14 @@ NOMINAL = {
     "nemotron-nano-12b-v2": 12.31e9,
     "nemotron-h-47b": 46.8e9,
     "nemotron-h-56b": 56.3e9,
+    "longcat-flash-lite": 68.5e9,
 }
 """By their names and reports."""
 
 OF_TRANSFORMERS = {
     "qwen3-next-80b-a3b": ("Qwen3NextConfig", 79_674_391_296),
     "deepseek-v3.2": ("DeepseekV32Config", 671_877_929_216),
+    "hunyuan-4-preview": ("HYV4Config", 58_278_193_133),
 }
 """Model of the library -> transformers' configuration, whose defaults are that model's,
 and its parameters without layers of multi-token prediction."""

@@ -108,6 +108,19 @@ def test_plain_attention_is_what_torch_traces(name: str) -> None:
     check_against_torch(load_model(name, attention_implementation="plain"))
 
 
+@failures.over(
+    "changed",
+    [
+        {"num_residual_streams": 4},
+        {"num_residual_streams": 2, "hyper_connections": "independent"},
+        {"ngram_embedding": (3, 2, 50)},
+    ],
+)
+def test_streams_and_ngrams_are_what_torch_traces(changed: dict[str, Any]) -> None:
+    spec = replace(MIXED, mtp_num_layers=0, norm_placement="pre")
+    check_against_torch(replace(spec, parallel_residual=False, **changed))
+
+
 CHOICES: dict[str, tuple[Any, ...]] = {
     "num_query_groups": (1, 2, 4),
     "gated_linear_unit": (False, True),

@@ -27,8 +27,8 @@ def torch_layers(spec: TransformerSpec) -> dict[str, TracedLayer]:
     spec = with_one_of_each(spec)
     families = torch_models.families
     ids, labels = families.example_inputs(spec)
-    left = families.leaving_states(spec)
-    inputs = {"embedding": ids, "final norm": (left,)}
+    inputs = {"embedding": ids, "final norm": (families.leaving_states(spec),)}
+    left = families.leaving_states(spec, normed=True)
     for depth in range(spec.mtp_num_layers):
         inputs[f"mtp {depth}"] = (left.repeat(1, 1 + depth, 1), *ids)
     inputs["head"] = (left.repeat(1, 1 + spec.mtp_num_layers, 1), *labels)
