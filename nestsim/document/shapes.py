@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 _NAMES, _TICKS, _LABEL = 11.0, 10.0, 11.0
 """Sizes of names of rows, of numbers at axes, and of titles of axes [point]."""
 
-_PAD = 3.5
-"""Between axes and names of rows, as matplotlib has it [point]."""
-
 _MOST_MARKED = 40
 """Points of a curve that are marked one by one."""
 
@@ -408,20 +405,13 @@ def _name_rows(
     """Write names beside rows, the first row on top."""
     # The column of names takes at most 0.35 of the panel, the axes all that is left.
     room = 0.35 / 0.65 * _size(axes)[0] - 0.15
-    # As matplotlib writes names of ticks, each of which has three lines besides.
-    axes.set_yticks([])
-    place, down, across = axes.get_yaxis_text1_transform(_PAD)
-    for row, name in zip(rows, names, strict=True):
-        axes.text(
-            0.0,
-            row,
-            shortened(name, _NAMES, room),
-            size=_NAMES,
-            transform=place,
-            va=down,
-            ha=across,
-            parse_math=False,
-        )
+    axes.set_yticks(
+        list(rows),
+        [shortened(name, _NAMES, room) for name in names],
+        size=_NAMES,
+        parse_math=False,
+    )
+    axes.tick_params(axis="y", length=0)
     axes.set_ylim(count - 0.4, -0.6)
 
 
