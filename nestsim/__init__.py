@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nestsim.features.jitter.command import JitterReport, jitter
     from nestsim.features.jobs.command import TenancyReport, jobs
     from nestsim.features.memory.command import MemoryReport, memory
+    from nestsim.features.rl.command import RlReport, rl
     from nestsim.features.run.command import (
         ExplainReport,
         JobReport,
@@ -73,6 +74,7 @@ __all__ = [
     "PlanReport",
     "Report",
     "ReportPage",
+    "RlReport",
     "Scenario",
     "SitesReport",
     "StressReport",
@@ -94,6 +96,7 @@ __all__ = [
     "memory",
     "plan",
     "report_page",
+    "rl",
     "run",
     "scenario_of",
     "simulate",
@@ -122,6 +125,7 @@ _NAMES = MappingProxyType(
         "nestsim.features.jitter.command": "JitterReport jitter",
         "nestsim.features.jobs.command": "TenancyReport jobs",
         "nestsim.features.memory.command": "MemoryReport memory",
+        "nestsim.features.rl.command": "RlReport rl",
         "nestsim.features.sites.command": "SitesReport sites",
         "nestsim.features.stress.command": "StressReport stress",
         "nestsim.features.sweep.command": "SweepReport sweep",

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 FEATURES = (
-    *("advise", "memory", "compare", "stress", "goodput", "jitter", "sites"),
+    *("advise", "memory", "compare", "stress", "goodput", "jitter", "rl", "sites"),
     *("sweep", "jobs", "collectives", "validation", "certificate", "profile", "serve"),
 )
 """Folders of `nestsim.features` that have commands, in the order in which help lists

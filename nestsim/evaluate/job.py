@@ -126,19 +126,23 @@ def explain_job(
 def run_job(
     scenario: Scenario,
     *,
+    evaluator: Evaluator | None = None,
     trail: ProofTrail | None = None,
     progress: Progress | None = None,
 ) -> ReplayedResult:
     """Plan a scenario, replay the k best plans, and choose the first confirmed one.
 
-    Parameters are those of `plan_job`.
+    Parameters are those of `plan_job`, and the evaluator of a part of the cluster, in
+    place of one of all of it.
 
     Raises
     ------
     InputError
         If parts of the scenario do not go together.
     """
-    evaluator = replace(Evaluator.of(scenario, progress), trail=trail)
+    if evaluator is None:
+        evaluator = Evaluator.of(scenario, progress)
+    evaluator = replace(evaluator, trail=trail)
     _check_replayable(scenario, evaluator.network)
     within = scenario.search.simplest_within
     outcome = _find(evaluator, scenario, progress, simplest_within=within)
@@ -404,6 +408,7 @@ def _simulated_order(candidate: Candidate) -> tuple[bool, float, int]:
 def simulate_job(
     scenario: Scenario,
     *,
+    evaluator: Evaluator | None = None,
     plan: Plan | None = None,
     source: str = "plan",
     progress: Progress | None = None,
@@ -414,6 +419,8 @@ def simulate_job(
     ----------
     scenario
         The model, the job and the cluster.
+    evaluator
+        Of a part of the cluster; None for one of all of it.
     plan
         The plan; None for the one of the scenario's table [plan].
     source
@@ -427,7 +434,8 @@ def simulate_job(
         If there is no plan, or it does not fit the model, the batch or the cluster.
         Too little memory is a verdict, not an error.
     """
-    evaluator = Evaluator.of(scenario, progress)
+    if evaluator is None:
+        evaluator = Evaluator.of(scenario, progress)
     network, workload = evaluator.network, evaluator.workload
     if plan is None:
         priced = price_table_plan(scenario, network, workload)

@@ -56,6 +56,7 @@ _NAMES_OF_FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "cluster.network": NETWORK_FILES,
         "software": ("constants", "links"),
         "goodput": ("trace",),
+        "rl": ("response_length_file",),
     }
 )
 """Table -> its settings that name a file."""
@@ -246,6 +247,7 @@ class Scenario(JobBasis, HandedOn):
             "cluster.network": document["cluster"].get("network", {}),
             "software": document.get("software", {}),
             "goodput": document.get("goodput", {}),
+            "rl": document.get("rl", {}),
         }
         files = {
             f"{table}.{name}": tables[table].get(name)
@@ -268,12 +270,12 @@ class Scenario(JobBasis, HandedOn):
         """Return all that it says, defaults and files resolved, to be told apart by.
 
         Where it lies and how it is written does not matter, nor do prices, failures,
-        what differs from step to step, other sites and options of a launch: plans and
-        replays do not depend on them.
+        what differs from step to step, reinforcement learning, other sites and options
+        of a launch: plans and replays do not depend on them.
         """
         parts = {part.name: getattr(self, part.name) for part in fields(self)}
         parts |= {"path": Path(), "text": b"", "cost": None}
-        for name in ("goodput", "jitter", "sites", "notes", "launch"):
+        for name in ("goodput", "jitter", "rl", "sites", "notes", "launch"):
             del parts[name]
         texts = ", ".join(f"{name}={value!r}" for name, value in parts.items())
         return f"Scenario({texts})"

@@ -13,6 +13,7 @@ from nestsim.scenario.hardware.cluster import ClusterTable
 from nestsim.scenario.hardware.cost import CostSpec
 from nestsim.scenario.jitter import JitterSpec, JitterTable
 from nestsim.scenario.model import ModelSetting
+from nestsim.scenario.rl import RlSpec
 from nestsim.scenario.search import SearchTable
 from nestsim.scenario.simulation import SimulationTable
 from nestsim.scenario.sites import SitesSpec
@@ -155,6 +156,15 @@ class HandedOn(Spec):
         default_factory=JitterSpec
     )
     """What `nestsim jitter` draws at random; other commands do not read it."""
+
+    rl: Annotated[
+        RlSpec | None,
+        Examples(
+            {"prompts": 64, "samples": 16, "prompt_length": 200, "response_length": 900}
+        ),
+    ] = None
+    """A step of reinforcement learning: rollout, log-probabilities, training; only
+    `nestsim rl` reads it."""
 
     sites: Annotated[
         SitesSpec | None,

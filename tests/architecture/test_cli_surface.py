@@ -94,6 +94,7 @@ SURFACE = {
         *(*WRITES, "--executor", "--html", "--runs", "--scheduler", "--seed"),
         *("--workers", "SCENARIO"),
     ],
+    "rl": [*WRITES, "--html", "--placement", "--schedule", "SCENARIO"],
     "sites": [*WRITES, "--bandwidth", "--html", "--sync-every", "SCENARIO"],
     "sweep": [
         *(*WRITES, "--csv", "--executor", "--html", "--restart", "--scheduler"),

@@ -37,6 +37,7 @@ from tests.benchmarks.planner_cases import all_cases
 from tests.benchmarks.planner_growth import replayed_search
 from tests.docs.pages import DOCS, ROOT
 from tests.nestsim.features.goodput.published_jobs import published_jobs
+from tests.nestsim.features.rl.published_runs import PARTS, published_steps
 from tests.nestsim.features.sites.published_sites import (
     FITTED_BITS,
     INTELLECT_1,
@@ -154,6 +155,25 @@ def goodput_published() -> str:
     sources = " ".join(f"{job.name}: {job.source}." for job in published_jobs())
     table = markdown_table([*head, "published", "points off"], rows)
     return f"{table}\n\n{sources}"
+
+
+def rl_published() -> str:
+    """Return published steps of reinforcement learning beside their predictions."""
+    steps = published_steps()
+    columns = ("step", *PARTS)
+    rows = []
+    for step in steps:
+        cells = [
+            f"{step.predicted[name]:.1f} / {step.published[name]:g}"
+            if name in step.published
+            else f"{step.predicted[name]:.1f} / -"
+            for name in columns
+        ]
+        rows.append([step.name, *cells, f"{100.0 * step.error('step'):+.0f} %"])
+    head = ["predicted / published [s]", *columns, "step off"]
+    table = markdown_table([name.replace("_", "-") for name in head], rows)
+    sources = dict.fromkeys(step.source for step in steps)
+    return f"{table}\n\nSources: {'; '.join(sources)}."
 
 
 def sites_bandwidth() -> str:
@@ -483,6 +503,7 @@ MADE: Mapping[str, MadePart] = MappingProxyType(
         "what frameworks launch": MadePart(page="search.md", make=launched),
         "goodput habits": MadePart(page="goodput.md", make=goodput_habits),
         "goodput published": MadePart(page="goodput.md", make=goodput_published),
+        "rl published": MadePart(page="rl.md", make=rl_published),
         "sites bandwidth": MadePart(page="sites.md", make=sites_bandwidth),
         "sites measured": MadePart(page="sites.md", make=sites_measured),
         "mixed stages": MadePart(page="mixed.md", make=mixed_stages),

@@ -22,6 +22,7 @@ SHOWN = {
     "stress.md": "stress",
     "goodput.md": "goodput",
     "jitter.md": "jitter",
+    "rl.md": "rl",
     "sites.md": "sites",
     "sweep.md": "sweep",
     "jobs.md": "jobs",

@@ -16,7 +16,10 @@ from topologies.errors import InputError
 MOST_POINTS = 1_000_000
 """A product with more is a slip of the keyboard."""
 
-OWN_TABLES = ("sweep", "stress", "jitter", "goodput", "sites", "launch", "assert")
+OWN_TABLES = (
+    *("sweep", "stress", "jitter", "goodput", "rl", "sites"),
+    *("launch", "assert"),
+)
 """Tables of a scenario that say nothing of the job itself."""
 
 _OPENING, _CLOSING = "[{", "]}"

@@ -1,0 +1,77 @@
+"""``nestsim rl``: what it is called with, and what it returns."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
+from nestsim.commands.report import Parts, ScenarioReport
+from nestsim.document.dumps import csv_of, dump_json
+from nestsim.features.rl.document import rl_document
+from nestsim.features.rl.job import RlResult, rl_job
+from nestsim.features.rl.record import phase_rows, rl_json
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class RlReport(ScenarioReport):
+    """How long a step of reinforcement learning takes, phase by phase."""
+
+    result: RlResult
+    """Everything that was found."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether there are pools that can run the step."""
+        return self.result.step is not None
+
+    def facts(self) -> dict[str, object]:
+        """Return the pools, the time of a step and its tokens."""
+        result, step = self.result, self.result.step
+        facts: dict[str, object] = {"scenario": result.scenario_name}
+        if step is None:
+            return {**facts, "reason": result.shortfall}
+        return {
+            **facts,
+            "plan": step.trainer.label,
+            "rollout_devices": step.choice.rollout_devices or result.num_devices,
+            "engine_tensor_parallel_size": step.choice.engine,
+            "step_time_s": step.time.time,
+            "tokens_per_s": result.tokens_per_second,
+            "rollout_s": step.rollout.time,
+        }
+
+    def parts(self) -> Parts:
+        """Return record, a row for each phase, figure and page."""
+        record, rows = rl_json(self.result), phase_rows(self.result)
+        files = {"rl.json": dump_json(record)}
+        if rows:
+            files["rl.csv"] = csv_of(rows)
+        return Parts(
+            record=record,
+            rows=rows,
+            document=partial(rl_document, record),
+            files=files,
+            pictures={"rl": ()} if rows else {},
+            has_page=bool(rows),
+            manifest=self.manifest(),
+        )
+
+
+def rl(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> RlReport:
+    """Find the time of a step of reinforcement learning, and the best pools for it.
+
+    Other pools: ``scenario.replace({"rl.placement": "split"})``.
+
+    Parameters
+    ----------
+    scenario
+        As `nestsim.plan` takes it; its table [rl] says what a step is. The trainer's
+        plan is the one in its table [plan], or the one that replays fastest.
+    progress
+        As `nestsim.plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If the scenario is wrong, or its parts do not go together.
+    """
+    return reported(RlReport, rl_job, scenario, progress)
