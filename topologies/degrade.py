@@ -298,8 +298,30 @@ def degrade(network: Network, degradation: Degradation) -> Network:
     removed = _removed_links(network, degradation)
     if not removed.any() and (factor == 1).all():
         return network
-    kept = network.routing.kept & ~removed
     links = replace(network.links, bandwidth=network.links.bandwidth / factor)
+    return _rerouted(network, links, removed)
+
+
+def without_links(network: Network, removed: BoolArray) -> Network:
+    """Return the network without some links, as `degrade` does.
+
+    Parameters
+    ----------
+    network
+        As it was built, or degraded already.
+    removed
+        Whether each link is gone, shape ``(E,)``.
+
+    Raises
+    ------
+    InputError
+        If devices are cut off from others, which it names.
+    """
+    return _rerouted(network, network.links, removed) if removed.any() else network
+
+
+def _rerouted(network: Network, links: Links, removed: BoolArray) -> Network:
+    kept = network.routing.kept & ~removed
     refuse_islands(network, links, kept)
     rerouted = network.routing.reroute(network.levels, links, kept)
     return replace(

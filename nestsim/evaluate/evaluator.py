@@ -53,6 +53,7 @@ from planner.work import Progress, Work
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from topologies.keeping import Keeper
+from topologies.link_events import LinkEvent
 from topologies.network import Network
 
 
@@ -331,6 +332,19 @@ class Evaluator:
         time = candidate.simulated.iteration_time
         ramp = ramp_up(self.workload, candidate.priced.plan, time, replayed)
         return replace(candidate, ramp=ramp)
+
+    def with_link_events(
+        self, candidate: Candidate, events: Sequence[LinkEvent]
+    ) -> Candidate:
+        """Return a plan with its step in which links fail or slow down, if any do."""
+        if not events:
+            return candidate
+        from nestsim.simulator.changing import replay_changing  # needs SimPy
+
+        work = self.lower(candidate.priced, memory=False)
+        plain = candidate.replay.iteration_time
+        changed = replay_changing(self.network, work, events, plain)
+        return replace(candidate, changed=changed)
 
     def launch_breaches(self, plan: Plan) -> tuple[BrokenRule, ...]:
         """Return the rules of the framework that a plan breaks."""

@@ -49,6 +49,7 @@ from planner.step.schedules import find_schedule
 from planner.work import Progress
 from topologies.errors import InputError, located
 from topologies.network import Network
+from topologies.notices import notices
 
 
 def plan_job(
@@ -140,6 +141,11 @@ def run_job(
     InputError
         If parts of the scenario do not go together.
     """
+    if scenario.link_events:
+        notices().remark(
+            "cluster.link_events has no effect on a search: nestsim simulate replays "
+            "a plan with it"
+        )
     if evaluator is None:
         evaluator = Evaluator.of(scenario, progress)
     evaluator = replace(evaluator, trail=trail)
@@ -444,6 +450,7 @@ def simulate_job(
     details = progress_of(progress, "replay: the plan")
     first = evaluator.evaluate(priced, 0, details, confirm=True)
     grown = evaluator.with_ramp(first)
+    grown = evaluator.with_link_events(grown, scenario.link_events)
     candidate = evaluator.explain(grown, progress, is_confirmed=True)
     result = job_result("simulate", scenario, evaluator, (candidate,))
     return replace(result, chosen=first_confirmed(result.candidates))

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,6 +29,9 @@ from planner.step.plan import Plan
 from planner.work import Spent
 from topologies.errors import short_repr
 from topologies.network import Network
+
+if TYPE_CHECKING:
+    from nestsim.simulator.changing import ChangedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,9 @@ class Candidate:
 
     ramp: RampUp | None = None
     """Steps of smaller batches in front; None where all are whole, or nobody asked."""
+
+    changed: "ChangedStep | None" = None
+    """The step in which links fail, slow down or come back; None without."""
 
     __repr__ = short_repr
 

@@ -164,6 +164,18 @@ job writes each few seconds is taken from all others' storage [s]."""
 DIAGNOSIS = 300.0
 """Time to find what failed where nobody says, an assumption [s]."""
 
+BESIDE_PEERS = 3 * 3600.0
+"""Training between two checkpoints in the storage beside those in memory where nobody
+says, at most: BLOOM's three hours, which Gemini's authors take, too (Wang et al.,
+"GEMINI", SOSP 2023) [s]."""
+
+PEER_BANDWIDTH = 400e9 / 8
+"""What a node sends to its peers where nobody says: the 400 Gbit/s of the nodes of Wang
+et al., "GEMINI", SOSP 2023 [byte/s]."""
+
+WARM_RESTART = 60.0
+"""A restart in the same processes where nobody says, an assumption [s]."""
+
 NODE_BANDWIDTH = 25e9 / 8
 """Of a node's storage adapter where nobody says: 25 Gbit/s, an assumption [byte/s]."""
 
@@ -269,12 +281,39 @@ class FailureDomain(LifetimeSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeersSpec(Spec):
+    """Checkpoints in the memory of other nodes, beside those in the storage."""
+
+    interval: Annotated[Period | None, Examples("1 min")] = None
+    """Training between two of them. Left out, a step, or as long as it takes to send
+    one if that is longer [s]."""
+
+    replication_factor: Annotated[int, Ge(1), Le(64), Examples(3)] = 2
+    """Nodes that keep each part, the one that trains on it among them. A failure of all
+    of them sends the job back to the last checkpoint in the storage."""
+
+    replication_jump: Annotated[int, Ge(1), Examples(16)] = 1
+    """Nodes from one of these to the next: 1 for neighbours, the nodes of a rack for
+    groups that no rack holds whole."""
+
+    stall: Annotated[Seconds, Examples("10 ms", default="0 s")] = 0.0
+    """Time for which one stops the training. Left out, none: it is sent while the
+    network is idle, as Gemini does [s]."""
+
+    bandwidth: Annotated[Bandwidth, Examples("200 Gbit/s", default="400 Gbit/s")] = (
+        PEER_BANDWIDTH
+    )
+    """What a node sends to its peers beside the training [byte/s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpec(Spec):
     """What checkpoints are, how often they are written, and how fast."""
 
     interval: Annotated[Period | None, Examples("30 min")] = None
     """Training between the beginnings of two checkpoints. Left out, the best one by the
-    closed form that is no shorter than `least_interval` [s]."""
+    closed form that is no shorter than `least_interval`, nor longer than 3 h beside
+    `peers` [s]."""
 
     least_interval: Annotated[Seconds, Examples("1 min", default="5 min")] = (
         LEAST_INTERVAL
@@ -308,6 +347,43 @@ class CheckpointSpec(Spec):
     host_bandwidth: Annotated[Bandwidth | None, Examples("50 GB/s")] = None
     """What one device sends to the memory of its host. Left out, as [cluster.host]
     says [byte/s]."""
+
+    peers: Annotated[PeersSpec | None, Examples({"replication_factor": 2})] = None
+    """Checkpoints in the memory of other nodes. Left out, none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseSpec(Spec):
+    """What is particular about the failures of one cause."""
+
+    name: Annotated[Text, Examples("device")]
+    """A component of `rates`, a domain, or a cause in the log."""
+
+    repair_time: Annotated[Period | None, Examples("8 h")] = None
+    """Time until a node that it takes can be used again. Left out,
+    `goodput.repair_time` [s]."""
+
+    warm_share: Annotated[float, Ge(0), Le(1), Examples(0.8)] = 0.0
+    """Share of its failures after which the job goes on in the processes that are
+    there, if they take no node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowSpec(Spec):
+    """Nodes that are slow before they fail."""
+
+    share: Annotated[float, Ge(0), Le(1), Examples(0.1)]
+    """Share of the failures of single nodes and their devices."""
+
+    time: Annotated[Period, Examples("6 h")]
+    """Time for which a node is slow before it fails [s]."""
+
+    speed: Annotated[float, Ge(0.01), Le(1), Examples(0.7)]
+    """Throughput of the job meanwhile, over that without a slow node."""
+
+    detection_time: Annotated[Seconds | None, Examples("30 min")] = None
+    """Time until it is noticed. Then the job saves a checkpoint and goes on without the
+    node, which does not get to fail. Left out, never [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,6 +473,28 @@ class GoodputSpec(Spec):
     """Time from the diagnosis, or from the end of a planned stop, until training goes
     on, if there are enough nodes: rescheduling, start. Reading the checkpoint comes on
     top [s]."""
+
+    hot_restart_time: Annotated[Seconds | None, Examples("1 min")] = None
+    """The same where nodes are replaced by spare ones whose processes are ready, and no
+    repair has to be waited for. Left out, as `restart_time` [s]."""
+
+    warm_restart_time: Annotated[Seconds, Examples("20 s", default="1 min")] = (
+        WARM_RESTART
+    )
+    """Time of a restart in the processes that are there, after failures of which
+    `causes` has a `warm_share`; nothing is diagnosed before [s]."""
+
+    causes: Annotated[
+        tuple[CauseSpec, ...],
+        Listed(1, MOST_DOMAINS),
+        Examples([{"name": "software", "warm_share": 0.8}], default=None),
+    ] = ()
+    """What is particular about causes of failures."""
+
+    slow: Annotated[
+        SlowSpec | None, Examples({"share": 0.1, "time": "6 h", "speed": 0.7})
+    ] = None
+    """Nodes that are slow before they fail. Left out, none."""
 
     repair_time: Annotated[Period, Examples(default="24 h")] = DAY
     """Time until a broken node can be used again, as a spare one [s]."""

@@ -41,6 +41,7 @@ from topologies.degrade import Degradation
 from topologies.errors import InputError, Problems, located
 from topologies.input_file import parse_toml, read_file
 from topologies.joined_specs import NetworkSpec
+from topologies.link_events import LinkEvent
 from topologies.notices import gathered_notices, notices
 
 MAX_FILE = 1_000_000
@@ -148,6 +149,9 @@ class Scenario(JobBasis, HandedOn):
 
     degradation: Degradation | None = None
     """What of the network and of the devices is slow or gone; None if nothing is."""
+
+    link_events: tuple[LinkEvent, ...] = ()
+    """What happens to links in the middle of the step."""
 
     planner: str = "nest"
     """A name of `planner.rivals.PLANNERS`."""
@@ -453,6 +457,7 @@ def _build(
         network_assumed=assumed,
         host=table.cluster.host.build(accelerator.like or accelerator.name),
         degradation=table.cluster.degraded,
+        link_events=table.cluster.link_events,
         software_preset=software.preset,
         release=software.release or FRAMEWORKS[software.preset].release,
         software=_software(table),

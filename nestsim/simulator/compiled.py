@@ -77,13 +77,13 @@ class Fluid:
         self.bins = np.zeros((num_flows, num_bins if recording else 0))
         self.kernel_state = sharing.FluidState(
             tick=system.tick,
-            crossings=_crossings(system.incidence, num_links),
+            crossings=crossings_of(system.incidence, num_links),
             flows=sharing.FlowState(
                 np.array(system.num_bytes, dtype=np.float64),
                 *np.zeros((4, num_flows)),
                 *np.zeros((2, num_flows), np.int64),
             ),
-            links=_links(system.capacity),
+            links=links_of(system.capacity),
             ends=empty_calendar(num_flows),
             bookings=sharing.Bookings(
                 bins=self.bins,
@@ -171,9 +171,9 @@ def max_min_rates(incidence: Incidence, capacity: FloatArray) -> FloatArray:
     """
     num_flows, num_links = incidence.indptr.shape[0] - 1, capacity.shape[0]
     level = np.full(num_flows, -1.0)
-    links = _links(capacity)
+    links = links_of(capacity)
     links.listed[:] = np.arange(num_links)
-    crossings = _crossings(incidence, num_links)
+    crossings = crossings_of(incidence, num_links)
     status = sharing.fill(
         crossings, links, num_links, np.arange(num_flows), num_flows, level
     )
@@ -191,7 +191,7 @@ def empty_calendar(num_items: int) -> sharing.Calendar:
     )
 
 
-def _links(capacity: FloatArray) -> sharing.LinkState:
+def links_of(capacity: FloatArray) -> sharing.LinkState:
     """Return links that no flow uses yet."""
     reals = np.zeros((3, capacity.size))
     integers = np.zeros((4, capacity.size), np.int64)
@@ -207,7 +207,7 @@ def _links(capacity: FloatArray) -> sharing.LinkState:
     )
 
 
-def _crossings(incidence: Incidence, num_links: int) -> sharing.Crossings:
+def crossings_of(incidence: Incidence, num_links: int) -> sharing.Crossings:
     """Return the incidence by flow, and its pattern by link, writeable."""
     counts = np.bincount(incidence.links, minlength=num_links)
     flows = np.repeat(np.arange(incidence.indptr.size - 1), np.diff(incidence.indptr))

@@ -24,7 +24,7 @@ from docs.builder.settings import settings_reference
 from docs.builder.tutorial import tutorial
 from estimators.models.huggingface import model_types, read_types
 from nestsim.cli import main as nestsim_main
-from nestsim.document.wording import number, percent
+from nestsim.document.wording import long_time, number, percent
 from nestsim.evaluate.cluster import cluster_network
 from nestsim.evaluate.job import plan_job
 from nestsim.features.compare.networks_job import on_network, read_network_files
@@ -133,6 +133,52 @@ def goodput_habits() -> str:
             shares.append(percent(found.effective_time.mean))
         rows.append([interval, *shares])
     return markdown_table(["checkpoints every", *diagnoses], rows)
+
+
+def goodput_recovery() -> str:
+    """Return goodput of Llama 3 405B with quicker ways back, and 64 spare nodes."""
+    scenario = load_scenario(SCENARIOS / "goodput" / "llama3_405b_16384_h100.toml")
+    scenario = scenario.replace({"goodput.spares": 64, "goodput.seeds": 100})
+    racks = [{"name": "rack power", "nodes": 16, "mtbf": "2000 d"}]
+    slow = {"share": 0.1, "time": "6 h", "speed": 0.7}
+    peers = "checkpoint.peers"
+    asked: dict[str, dict[str, object]] = {
+        "as above": {},
+        "a second node keeps each part in memory": {peers: {}},
+        "racks fail": {"domains": racks},
+        "racks fail, neighbours keep the parts": {"domains": racks, peers: {}},
+        "racks fail, other racks keep the parts": {
+            "domains": racks,
+            peers: {"replication_jump": 16},
+        },
+        "spare nodes with processes, ready in 1 min": {"hot_restart_time": "1 min"},
+        "8 of 10 failures of software leave processes": {
+            "causes": [{"name": "software", "warm_share": 0.8}]
+        },
+        "1 of 10 nodes is slow for 6 h first": {"slow": slow},
+        "and is noticed in 30 min": {"slow": {**slow, "detection_time": "30 min"}},
+    }
+    rows = []
+    for name, settings in asked.items():
+        changed = {f"goodput.{key}": value for key, value in settings.items()}
+        found = nestsim.goodput(scenario.replace(changed)).result.findings
+        assert found is not None
+        shares, peers_have = found.shares(), found.habits.peers is not None
+        rows.append(
+            [
+                name,
+                long_time(found.habits.interval),
+                f"{100.0 * found.goodput.mean:.2f} %",
+                f"{100.0 * found.expected:.2f} %",
+                f"{100.0 * shares['lost work'].mean:.2f} %",
+                f"{100.0 * shares['restart'].mean:.2f} %",
+                f"{100.0 * shares['slow nodes'].mean:.2f} %",
+                f"{100.0 * found.memory_lost:.3f} %" if peers_have else "",
+            ]
+        )
+    head = ["", "to the storage every", "goodput", "closed form", "lost work"]
+    others = ["restart", "slow nodes", "failures that take the memory"]
+    return markdown_table([*head, *others], rows)
 
 
 def goodput_published() -> str:
@@ -502,6 +548,7 @@ MADE: Mapping[str, MadePart] = MappingProxyType(
         "types read": MadePart(page="own_model.md", make=types_read),
         "what frameworks launch": MadePart(page="search.md", make=launched),
         "goodput habits": MadePart(page="goodput.md", make=goodput_habits),
+        "goodput recovery": MadePart(page="goodput.md", make=goodput_recovery),
         "goodput published": MadePart(page="goodput.md", make=goodput_published),
         "rl published": MadePart(page="rl.md", make=rl_published),
         "sites bandwidth": MadePart(page="sites.md", make=sites_bandwidth),

@@ -579,6 +579,26 @@ def _goodputs(draw: st.DrawFn) -> Tree:
             "asynchronous": draw(st.booleans()),
             "interval": draw(st.sampled_from(["1 min", "3 d"])),
         }
+    return {**goodput, **draw(_recoveries())}
+
+
+@st.composite
+def _recoveries(draw: st.DrawFn) -> Tree:
+    """Draw habits that not every job has."""
+    goodput: dict[str, Tree] = {}
+    if draw(st.booleans()):
+        factor, jump = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2]))
+        peers = {"replication_factor": factor, "replication_jump": jump}
+        goodput["checkpoint"] = {"peers": peers}
+    if draw(st.booleans()):
+        name = draw(st.sampled_from(["device", "software", "rack"]))
+        cause = draw(st.sampled_from([{"warm_share": 0.5}, {"repair_time": "1 h"}]))
+        goodput["causes"] = [{"name": name, **cause}]
+    if draw(st.booleans()):
+        slow: dict[str, Tree] = {"share": 0.5, "time": "1 d", "speed": 0.5}
+        if draw(st.booleans()):
+            slow["detection_time"] = draw(_LATENCIES)
+        goodput["slow"] = slow
     return goodput
 
 

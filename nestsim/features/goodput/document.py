@@ -57,6 +57,8 @@ _COMPONENTS: Mapping[str, str] = {
 _PAINTS = {
     "lost work": "series-3",
     "checkpoints": "series-0",
+    "checkpoints in memory": "series-2",
+    "slow nodes": "series-6",
     "detection and diagnosis": "series-4",
     "restart": "series-1",
     "waiting for repair": "series-5",
@@ -94,6 +96,8 @@ def _sections(data: GoodputRecord) -> Iterator[Section]:
     blocks = (_causes(data), _ranges(data))
     yield Section("time", "Where the time goes", blocks)
     yield Section("intervals", "How often to write checkpoints", (_intervals(data),))
+    if data.without:
+        yield Section("worth", "What habits are worth", (_worth(data),))
     yield Section("tokens", "Tokens over time", (_tokens(data),), in_text=False)
     if data.failures:
         yield Section("failures", "What fails", _failures(data))
@@ -176,7 +180,7 @@ def _ranges(data: GoodputRecord) -> FigureBlock:
     lost = SeedBand(1.0 - whole.p95, 1.0 - whole.p50, 1.0 - whole.p5, 1.0 - whole.mean)
     bands: dict[str, SeedBand] = {
         "in all": lost,
-        **{name: data.shares[name] for name in _PAINTS},
+        **{name: data.shares[name] for name in _PAINTS if name in data.shares},
     }
     shown = {name: band for name, band in bands.items() if band.p95 or band.mean}
 
@@ -361,6 +365,22 @@ def _tokens(data: GoodputRecord) -> FigureBlock:
                 **{name: amounts(values) for name, values in lines.items()},
             },
         ),
+    )
+
+
+def _worth(data: GoodputRecord) -> Block:
+    """Return goodput without each habit that not every job has."""
+    whole = data.intervals.expected["used_s"]
+    return DataTable.of(
+        "Goodput by the closed form, nodes always there, without each",
+        data.without.items(),
+        {
+            "Without": lambda row: row[0],
+            "Goodput": lambda row: _share(row[1]),
+            "Points more with it": lambda row: Cell(
+                f"{100.0 * (whole - row[1]):+.2f}", whole - row[1]
+            ),
+        },
     )
 
 

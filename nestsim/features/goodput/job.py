@@ -19,33 +19,33 @@ from nestsim.evaluate.evaluator import build_job
 from nestsim.evaluate.job import run_job, simulate_job
 from nestsim.evaluate.results import Candidate, ReplayedResult
 from nestsim.features.goodput.closed_form import (
-    Cycle,
     NodeLoss,
     daly_interval,
     enough_nodes,
     spares_for,
     young_interval,
 )
+from nestsim.features.goodput.cycle import Cycle
+from nestsim.features.goodput.draws import FailureKind, SlowNodes
+from nestsim.features.goodput.expected import expected_cycle, without_each
+from nestsim.features.goodput.kinds import failure_kinds, failure_log
+from nestsim.features.goodput.peers import kept_one_by_one
 from nestsim.features.goodput.results import (
     CheckpointFacts,
     GoodputFindings,
     GoodputResult,
     HealthyStep,
     IntervalPoint,
+    PeerFacts,
     SeedBand,
 )
 from nestsim.features.goodput.simulate import (
-    GIVEN,
-    FailureKind,
+    PeerHabits,
     RecoveryHabits,
     run_seeds,
 )
-from nestsim.features.goodput.trace import FailureLog, logged_kinds, read_log
-from nestsim.scenario.base import input_file
 from nestsim.scenario.goodput import (
-    BREAKS_NODE,
-    COMPONENTS,
-    PARTS_OF_FABRIC,
+    BESIDE_PEERS,
     PUBLISHED,
     STORAGE_PER_DEVICE,
     GoodputSpec,
@@ -55,9 +55,7 @@ from planner.plans.build import build_plan
 from planner.step.execution import Workload
 from planner.work import Progress
 from topologies.errors import InputError
-from topologies.fabrics.inventory import network_parts
 from topologies.network import Network
-from topologies.notices import notices
 
 NUM_SIMULATED, NUM_EXPECTED = 9, 97
 """Intervals of the curve that are simulated, and those of the closed form."""
@@ -71,9 +69,6 @@ this, at least a step, to the longer one times this."""
 
 MOST_FAILURES = 1e6
 """Expected in one run; with more, nothing would be trained."""
-
-FIRST_DOMAIN = 10_000
-"""Number of the random numbers of the first domain, behind all others."""
 
 ENOUGH = 0.999
 """Share of the time in which spare nodes should be enough."""
@@ -101,29 +96,44 @@ def goodput_job(
     if replayed is not None and candidate is None:
         return replace(result, shortfall=replayed.shortfall, spent=replayed.spent)
     parts = _JobParts(scenario, network, workload, candidate)
-    log = _log(scenario, parts.num_nodes)
+    log = failure_log(scenario, parts.num_nodes)
     if log is not None and not spec.fit_trace and log.time < spec.duration:
         spec = replace(spec, duration=log.time)
     kinds = failure_kinds(spec, network, parts.num_nodes, log)
     _check_duration(kinds, parts.healthy, spec)
     habits = parts.habits()
-    cycle = _cycle(habits, kinds)
+    cycle = expected_cycle(habits, kinds)
     habits = replace(habits, outlook=cycle.mtti)
-    best = max(cycle.best_interval(), parts.healthy.step_time)
-    if spec.checkpoint.interval is None:
+    shortest = parts.healthy.step_time
+    if habits.peers is not None:
+        shortest = max(shortest, habits.peers.interval)
+
+    def usual(cycle: Cycle) -> float:
+        """Return the interval of a job that says nothing."""
+        if spec.checkpoint.interval is not None:
+            return spec.checkpoint.interval
         # Without failures, once at the end.
-        interval = min(max(best, spec.checkpoint.least_interval), spec.duration)
-        habits = replace(habits, interval=interval)
+        best = max(cycle.best_interval(), spec.checkpoint.least_interval, shortest)
+        most = math.inf if cycle.peers is None else max(BESIDE_PEERS, shortest)
+        return min(best, most, spec.duration)
+
+    best = max(cycle.best_interval(), shortest)
+    habits = replace(habits, interval=usual(cycle))
     _check_interval(habits, parts.healthy)
     seeds = tuple(range(spec.seed, spec.seed + spec.seeds))
+    finite = best if math.isfinite(best) else habits.interval
     ends = (
-        max(parts.healthy.step_time, min(best, habits.interval) / WIDTH),
-        max(best, habits.interval) * WIDTH,
+        max(shortest, min(finite, habits.interval) / WIDTH),
+        max(finite, habits.interval) * WIDTH,
     )
     curve = _curve(habits, kinds, cycle, ends, seeds, spec.duration, progress)
     losses = [
-        NodeLoss(kind.total_rate, kind.nodes) for kind in kinds if kind.breaks_node
+        NodeLoss(kind.total_rate, kind.nodes, kind.repair)
+        for kind in kinds
+        if kind.breaks_node
     ]
+    losing = cycle.memory_loss
+    to_storage = cycle.mtti / losing if losing else math.inf
     spares = math.inf if habits.spares is None else habits.spares
     findings = GoodputFindings(
         healthy=parts.healthy,
@@ -133,9 +143,8 @@ def goodput_job(
         cycle=cycle,
         interval_is_given=spec.checkpoint.interval is not None,
         least_interval=spec.checkpoint.least_interval,
-        diagnosis=spec.diagnosis_time,
-        young=young_interval(habits.stall, cycle.mtti),
-        daly=daly_interval(habits.stall, cycle.mtti),
+        young=young_interval(habits.stall, to_storage),
+        daly=daly_interval(habits.stall, to_storage),
         best=best,
         enough_nodes=1.0
         if math.isinf(spares)
@@ -144,6 +153,7 @@ def goodput_job(
         runs=run_seeds(habits, kinds, seeds, spec.duration, progress=progress),
         seeds=seeds,
         curve=curve,
+        without=without_each(habits, kinds, usual),
     )
     return replace(
         result,
@@ -166,125 +176,6 @@ def _reported(replayed: ReplayedResult | None) -> Candidate | None:
     if replayed is None or not replayed.candidates:
         return None
     return replayed.candidates[replayed.chosen or 0]
-
-
-def _log(scenario: Scenario, num_nodes: int) -> FailureLog | None:
-    """Return the log of failures that the scenario names."""
-    spec = scenario.goodput
-    if spec.trace is None:
-        return None
-    path = input_file(
-        scenario.path.parent, spec.trace, "goodput.trace", "a log of failures"
-    )
-    return read_log(path, time=spec.trace_time, num_nodes=spec.trace_nodes or num_nodes)
-
-
-def failure_kinds(
-    spec: GoodputSpec, network: Network, num_nodes: int, log: FailureLog | None = None
-) -> tuple[FailureKind, ...]:
-    """Return what fails of a cluster, and how often; what never does is left out."""
-    parts = network_parts(network)
-    counts = {
-        "device": network.num_devices,
-        "node": num_nodes,
-        "switch": sum(part.count for part in parts.switches if not part.inside_node),
-        "link": sum(
-            part.count * part.cables_each(part.cable_bandwidth)
-            for part in parts.bundles
-            if not part.inside_node
-        ),
-        "fabric": network.num_devices,
-        "job": 1,
-        "software": network.num_devices,
-    }
-    published = None if log else PUBLISHED.get(spec.failures)
-    known = {} if published is None else published.rates()
-    rates = spec.rates.given()
-    if not rates.keys().isdisjoint(PARTS_OF_FABRIC):
-        known.pop("fabric", None)
-    source = "" if published is None else published.source
-    kinds = logged_kinds(log, num_nodes, fits=spec.fit_trace) if log else []
-    for kind in kinds:
-        if kind.name in rates:
-            raise InputError(
-                "is the name of a cause in the log",
-                where=f"goodput.rates.{kind.name}",
-                expected="a component that the log has not",
-            )
-    for stream, name in enumerate(COMPONENTS):
-        given = rates.get(name)
-        rate = known.get(name, 0.0) if given is None else given.rate
-        if given is not None and not counts[name]:
-            notices().remark(
-                f"goodput.rates.{name} has no effect: outside its nodes the network "
-                f"has no {name}"
-            )
-        if rate and counts[name]:
-            kinds.append(
-                FailureKind(
-                    name=name,
-                    stream=stream,
-                    count=counts[name],
-                    rate=rate,
-                    shape=1.0 if given is None else given.shape,
-                    breaks_node=name in BREAKS_NODE,
-                    source=source if given is None else GIVEN,
-                )
-            )
-    taken = {*COMPONENTS, *(kind.name for kind in kinds)}
-    return *kinds, *_domain_kinds(spec, network, num_nodes, taken)
-
-
-def _domain_kinds(
-    spec: GoodputSpec, network: Network, num_nodes: int, taken: set[str]
-) -> list[FailureKind]:
-    """Return what takes several nodes of a cluster at once; names are not to be taken.
-
-    The last domain may be smaller, and counts as a whole one.
-    """
-    blocks = {
-        level.name: -(-level.block_size // node_size(network))
-        for level in network.levels
-    }
-    kinds = []
-    for place, domain in enumerate(spec.domains):
-        if domain.name in taken:
-            raise InputError(
-                "is the name of something else that fails",
-                where=f"goodput.domains[{place}].name",
-                got=domain.name,
-                expected="a name of its own",
-            )
-        taken.add(domain.name)
-        nodes = blocks.get(domain.level or "", domain.nodes)
-        if nodes is None:
-            raise InputError(
-                "is no level of the network",
-                where=f"goodput.domains[{place}].level",
-                got=domain.level,
-                expected=" or ".join(blocks),
-            )
-        if nodes > num_nodes:
-            raise InputError(
-                "is larger than the job",
-                where=f"goodput.domains[{place}].nodes",
-                got=f"{nodes:,} nodes",
-                expected=f"at most {num_nodes:,}",
-            )
-        if domain.rate:
-            kinds.append(
-                FailureKind(
-                    name=domain.name,
-                    stream=FIRST_DOMAIN + place,
-                    count=-(-num_nodes // nodes),
-                    rate=domain.rate,
-                    shape=domain.shape,
-                    breaks_node=True,
-                    nodes=nodes,
-                    source=GIVEN,
-                )
-            )
-    return kinds
 
 
 def _check_duration(
@@ -324,18 +215,13 @@ def _check_interval(habits: RecoveryHabits, healthy: HealthyStep) -> None:
             got=f"{habits.interval:.4g} s",
             expected=f"at least {healthy.step_time:.4g} s",
         )
-
-
-def _cycle(habits: RecoveryHabits, kinds: Sequence[FailureKind]) -> Cycle:
-    rate = sum(kind.total_rate for kind in kinds)
-    return Cycle(
-        mtti=1.0 / rate if rate else math.inf,
-        stall=habits.stall,
-        background=habits.background,
-        detection=habits.mean_detection,
-        restart=habits.restart,
-        stopped=habits.stopped,
-    )
+    if habits.peers is not None and habits.interval < habits.peers.interval:
+        raise InputError(
+            "is shorter than that of checkpoints in memory",
+            where="goodput.checkpoint.interval",
+            got=f"{habits.interval:.4g} s",
+            expected=f"at least {habits.peers.interval:.4g} s",
+        )
 
 
 def _curve(  # noqa: PLR0913, PLR0917 - what a run is made of
@@ -420,6 +306,42 @@ class _JobParts:
             upload=max(nodes, written),
             read=max(nodes, read),
             write_limit="storage" if written > nodes else "nodes",
+            peers=None
+            if spec.peers is None
+            else PeerFacts(
+                group=spec.peers.replication_factor,
+                jump=spec.peers.replication_jump,
+                size=size / self.num_nodes * spec.peers.replication_factor,
+            ),
+        )
+
+    def _peers(self) -> PeerHabits | None:
+        spec = self.spec.checkpoint.peers
+        if spec is None:
+            return None
+        if self.spec.elastic != "off":
+            raise InputError(
+                "goes on from the memory of all nodes, not without some",
+                where="goodput.elastic",
+                got=self.spec.elastic,
+                expected='"off" beside goodput.checkpoint.peers',
+            )
+        part = self.checkpoint.size / self.num_nodes / spec.bandwidth
+        others = spec.replication_factor - 1
+        least = max(self.healthy.step_time, part * others)
+        if spec.interval is not None and spec.interval < least:
+            raise InputError(
+                "is shorter than a step, or than it takes to send a checkpoint",
+                where="goodput.checkpoint.peers.interval",
+                got=f"{spec.interval:.4g} s",
+                expected=f"at least {least:.4g} s",
+            )
+        return PeerHabits(
+            interval=spec.interval or least,
+            stall=spec.stall,
+            write=part * others,
+            read=self.checkpoint.copy + (part if others else 0.0),
+            kept=kept_one_by_one(self.num_nodes, spec.replication_factor),
         )
 
     def habits(self) -> RecoveryHabits:
@@ -436,11 +358,17 @@ class _JobParts:
             copy=checkpoint.copy,
             write=checkpoint.copy + checkpoint.upload,
             is_asynchronous=spec.checkpoint.asynchronous,
-            detection=spec.detection_time + spec.diagnosis_time,
-            hang_detection=spec.hang_timeout + spec.diagnosis_time,
+            peers=self._peers(),
+            detection=spec.detection_time,
+            hang_detection=spec.hang_timeout,
+            diagnosis=spec.diagnosis_time,
             hang_share=hangs,
-            restart=spec.restart_time + checkpoint.read,
+            restart=spec.restart_time,
+            hot_restart=spec.hot_restart_time,
+            warm_restart=spec.warm_restart_time,
+            read=checkpoint.read,
             repair=spec.repair_time,
+            slow=self._slow(),
             spares=spec.spares,
             num_nodes=self.num_nodes,
             num_replicas=units,
@@ -449,6 +377,14 @@ class _JobParts:
             maintenance_every=math.inf if stops is None else stops.every,
             maintenance=0.0 if stops is None else stops.time,
         )
+
+    def _slow(self) -> SlowNodes | None:
+        spec = self.spec.slow
+        if spec is None:
+            return None
+        seen = spec.detection_time
+        detection = math.inf if seen is None else seen
+        return SlowNodes(spec.share, spec.time, spec.speed, detection)
 
     def _replicas(self) -> tuple[int, tuple[float, ...]]:
         """Return parts of the job that whole nodes make, and how fast some of them are.

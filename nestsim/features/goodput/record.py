@@ -6,8 +6,8 @@ from typing import Annotated
 
 from nestsim.document.dumps import Of, Record
 from nestsim.document.wording import amount, long_time, percent, plural
+from nestsim.features.goodput.draws import GIVEN
 from nestsim.features.goodput.results import GoodputFindings, GoodputResult, SeedBand
-from nestsim.features.goodput.simulate import GIVEN
 from topologies.units import format_bandwidth, format_duration, format_size
 
 
@@ -200,6 +200,9 @@ class GoodputRecord(Record):
     spares: Mapping[str, float | None]
     """Spare nodes, and how many are enough."""
 
+    without: Mapping[str, float]
+    """Habit that not every job has -> goodput by the closed form without it."""
+
     curve: tuple[PointRecord, ...]
     """Goodput over intervals."""
 
@@ -272,6 +275,25 @@ def _checkpoint_json(findings: GoodputFindings) -> dict[str, object]:
         "asynchronous": findings.habits.is_asynchronous,
         "stall_s": findings.habits.stall,
         "bytes_per_day": findings.checkpoint_bytes_per_day,
+        "peers": _peers_json(findings),
+    }
+
+
+def _peers_json(findings: GoodputFindings) -> dict[str, object] | None:
+    facts, peers = findings.checkpoint.peers, findings.habits.peers
+    if facts is None or peers is None:
+        return None
+    return {
+        "interval_s": peers.interval,
+        "stall_s": peers.stall,
+        "write_s": peers.write,
+        "read_s": peers.read,
+        "replication_factor": facts.group,
+        "replication_jump": facts.jump,
+        "bytes_per_node": facts.size,
+        "kept_if_one_more_is_lost": peers.kept,
+        "memory_loss": findings.cycle.memory_loss,
+        "memory_lost": findings.memory_lost,
     }
 
 
@@ -279,11 +301,14 @@ def _habits_json(findings: GoodputFindings) -> dict[str, object]:
     habits = findings.habits
     return {
         "num_nodes": habits.num_nodes,
-        "detection_s": habits.detection - findings.diagnosis,
-        "diagnosis_s": findings.diagnosis,
+        "detection_s": habits.detection,
+        "diagnosis_s": habits.diagnosis,
         "hang_share": habits.hang_share,
-        "hang_detection_s": habits.hang_detection - findings.diagnosis,
-        "restart_s": habits.restart,
+        "hang_detection_s": habits.hang_detection,
+        "restart_s": habits.restart + habits.read,
+        "hot_restart_s": habits.hot_restart,
+        "warm_restart_s": habits.warm_restart,
+        "slow": habits.slow and habits.slow._asdict(),
         "repair_s": habits.repair,
         "elastic": habits.is_elastic,
         "maintenance_every_s": habits.maintenance_every,
@@ -389,6 +414,8 @@ def _spares_sentences(findings: GoodputFindings) -> list[str]:
         return []
     needed = _enough(findings.spares_needed)
     repair = long_time(findings.habits.repair)
+    if any(kind.repair is not None for kind in findings.kinds):
+        repair = "as long as assumed"
     if findings.habits.spares is None:
         return [
             f"Always a spare node is taken to be there; {needed} for 99.9 % of the "
@@ -433,11 +460,12 @@ def job_facts(result: GoodputResult) -> dict[str, str]:
         "checkpoint": f"{size}, written in {format_duration(habits.write)} "
         f"({rate}, limited by the {checkpoint.write_limit}), {how}",
         "after a failure": "noticed in "
-        f"{format_duration(habits.detection - findings.diagnosis)} "
+        f"{format_duration(habits.detection)} "
         f"({percent(habits.hang_share)} are hangs: "
-        f"{format_duration(habits.hang_detection - findings.diagnosis)}), diagnosed in "
-        f"{format_duration(findings.diagnosis)}, training again "
-        f"{format_duration(habits.restart)} later",
+        f"{format_duration(habits.hang_detection)}), diagnosed in "
+        f"{format_duration(habits.diagnosis)}, training again "
+        f"{format_duration(habits.restart + habits.read)} later",
+        **_particular_facts(findings),
     }
     if habits.is_elastic:
         rows["too few nodes"] = "the job goes on without the replicas that lack them"
@@ -445,5 +473,51 @@ def job_facts(result: GoodputResult) -> dict[str, str]:
         rows["planned stops"] = (
             f"every {long_time(habits.maintenance_every)} for "
             f"{format_duration(habits.maintenance)} and a restart"
+        )
+    return rows
+
+
+def _particular_facts(findings: GoodputFindings) -> dict[str, str]:
+    """Return what not every job does."""
+    habits, facts = findings.habits, findings.checkpoint.peers
+    rows: dict[str, str] = {}
+    if habits.peers is not None and facts is not None:
+        peers = habits.peers
+        apart = "neighbours" if facts.jump == 1 else f"{facts.jump:,} nodes apart"
+        rows["in memory"] = (
+            f"a checkpoint every {format_duration(peers.interval)}, sent in "
+            f"{format_duration(peers.write)}, in {plural(facts.group, 'node')} "
+            f"({apart}, {format_size(facts.size)} each), read in "
+            f"{format_duration(peers.read)}; {percent(findings.cycle.memory_loss)} of "
+            f"the failures take it, {percent(findings.memory_lost)} of the "
+            "interruptions of the runs did"
+        )
+    if habits.hot_restart is not None:
+        rows["on spare nodes"] = (
+            f"training again in {format_duration(habits.hot_restart)} where their "
+            "processes are ready, and the time to read"
+        )
+    warm = [kind for kind in findings.kinds if kind.warm_share]
+    if warm:
+        whom = ", ".join(f"{percent(kind.warm_share)} of {kind.name}" for kind in warm)
+        rows["same processes"] = (
+            f"{whom}: nothing is diagnosed, training again in "
+            f"{format_duration(habits.warm_restart)}, and the time to read"
+        )
+    slow = habits.slow
+    if slow is not None:
+        until = (
+            f"noticed in {format_duration(slow.detection)} and replaced"
+            if slow.is_drained
+            else "not noticed"
+        )
+        rows["slow nodes"] = (
+            f"{percent(slow.share)} of nodes that fail slow the job to "
+            f"{percent(slow.speed)} for {long_time(slow.time)} before, {until}"
+        )
+    repairs = [kind for kind in findings.kinds if kind.repair is not None]
+    if repairs:
+        rows["repairs"] = "; ".join(
+            f"{kind.name} {long_time(kind.repair or 0.0)}" for kind in repairs
         )
     return rows

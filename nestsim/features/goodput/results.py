@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nestsim.features.goodput.closed_form import Cycle
-from nestsim.features.goodput.simulate import FailureKind, GoodputRuns, RecoveryHabits
+from nestsim.features.goodput.cycle import Cycle
+from nestsim.features.goodput.draws import FailureKind
+from nestsim.features.goodput.kernels import INTERRUPTIONS, MEMORY_LOST
+from nestsim.features.goodput.simulate import GoodputRuns, RecoveryHabits
 from planner.work import Spent
 from topologies.arrays import FloatArray
 from topologies.errors import short_repr
@@ -55,6 +57,19 @@ class HealthyStep:
         return self.tokens / self.step_time * DAY
 
 
+class PeerFacts(NamedTuple):
+    """Where checkpoints in memory are."""
+
+    group: int
+    """Nodes that keep each part."""
+
+    jump: int
+    """Nodes from one of them to the next."""
+
+    size: float
+    """In the memory of each node [byte]."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFacts:
     """What a checkpoint is, and how long it takes."""
@@ -76,6 +91,9 @@ class CheckpointFacts:
 
     write_limit: str
     """What limits the upload: ``"storage"`` or ``"nodes"``."""
+
+    peers: PeerFacts | None = None
+    """Those in memory; None without."""
 
 
 class IntervalPoint(NamedTuple):
@@ -141,9 +159,6 @@ class GoodputFindings:
     least_interval: float
     """Least interval that was allowed where the user did not say [s]."""
 
-    diagnosis: float
-    """Part of the time to detect a failure that is diagnosis [s]."""
-
     young: float
     """Young's interval [s]."""
 
@@ -167,6 +182,9 @@ class GoodputFindings:
 
     curve: tuple[IntervalPoint, ...]
     """Goodput over intervals."""
+
+    without: Mapping[str, float]
+    """Habit that not every job has -> goodput by the closed form without it."""
 
     @property
     def expected(self) -> float:
@@ -203,6 +221,12 @@ class GoodputFindings:
         count = float(self.runs.interruptions.sum())
         total = self.runs.duration * len(self.seeds)
         return total / count if count else math.inf
+
+    @property
+    def memory_lost(self) -> float:
+        """Share of the interruptions of all runs that took the memory of peers."""
+        counts = self.runs.counts.sum(0)
+        return float(counts[MEMORY_LOST] / max(1, counts[INTERRUPTIONS]))
 
     @property
     def checkpoint_bytes_per_day(self) -> float:

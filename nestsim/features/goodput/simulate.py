@@ -11,17 +11,24 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nestsim.features.goodput.draws import (
+    TICK,
+    Drawing,
+    FailureKind,
+    SlowNodes,
+    draw_events,
+)
 from nestsim.features.goodput.kernels import (
     COPYING,
     DETECTING,
-    HANGS,
     INTERRUPTIONS,
     MAINTAINING,
     NUM_COUNTS,
     NUM_STATES,
-    PLANNED,
     RESTARTING,
-    TAKES_NODE,
+    SAVING_TO_PEERS,
+    SLOWED,
+    SPEED,
     TRAINING,
     WAITING,
     WRITING,
@@ -32,181 +39,12 @@ from nestsim.features.goodput.kernels import (
 from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray
 
-TICK = 1e-6
-"""What the kernel counts time in [s]."""
-
-GIVEN = "goodput.rates"
-"""Source of a rate that the scenario gives."""
-
-_HANG_STREAM = 1000
-"""Streams from here on say which failures of a component are hangs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureKind:
-    """Components that fail alike."""
-
-    name: str
-    """What they are: one of `COMPONENTS` of the published failures."""
-
-    stream: int
-    """Number of their random numbers."""
-
-    count: int
-    """How many of them the job needs."""
-
-    rate: float
-    """How often one of them fails on average [1/s]."""
-
-    shape: float = 1.0
-    """Of the Weibull distribution of times between failures: 1 for a constant rate,
-    less where new parts fail more, more where old ones do."""
-
-    breaks_node: bool
-    """Whether a failure takes a node out until it is repaired."""
-
-    nodes: int = 1
-    """Nodes that it takes out together, if it does."""
-
-    source: str
-    """Where the rate was published, `GIVEN`, or the file of a log."""
-
-    counted: int | None = None
-    """Failures that a log has of it; None where there is none."""
-
-    rate_band: tuple[float, float] | None = None
-    """What the log says of `rate`, in 90 of 100 logs [1/s]."""
-
-    shape_band: tuple[float, float] = (1.0, 1.0)
-    """What it says of `shape`."""
-
-    moments: tuple[float, ...] | None = field(default=None, repr=False)
-    """When they fail, ascending, in place of at random [s]."""
-
-    @property
-    def total_rate(self) -> float:
-        """How often any of them fails [1/s]."""
-        return self.count * self.rate
-
-    def draw(self, seed: int, duration: float) -> FloatArray:
-        """Return when they fail, ascending, before ``duration`` [s]."""
-        if self.moments is not None:
-            logged = np.array(self.moments)
-            return logged[logged < duration]
-        if self.total_rate == 0.0:
-            return np.empty(0)
-        numbers = np.random.Philox(key=np.array([seed, self.stream], dtype=np.uint64))
-        if self.shape == 1.0:
-            return _poisson(numbers, self.total_rate, duration)
-        scale = 1.0 / (self.rate * math.gamma(1.0 + 1.0 / self.shape))
-        return _renewals(numbers, self, scale, duration)
-
-    def hangs(self, seed: int, count: int, share: float) -> IntArray:
-        """Return 1 for each of the first failures that is a hang, else 0."""
-        key = np.array([seed, _HANG_STREAM + self.stream], dtype=np.uint64)
-        return (_uniform(np.random.Philox(key=key), count) < share).astype(np.int64)
-
-
-class Events(NamedTuple):
-    """Failures and planned stops of a job, by time."""
-
-    times: IntArray
-    """When, ascending, shape ``(E,)`` [tick]."""
-
-    kinds: IntArray
-    """Bits of `nestsim.features.goodput.kernels`, shape ``(E,)``."""
-
-    counts: tuple[int, ...]
-    """Failures of each kind that was given."""
-
-
-def draw_events(
-    kinds: Sequence[FailureKind],
-    seed: int,
-    duration: float,
-    *,
-    hang_share: float,
-    planned_every: float = math.inf,
-) -> Events:
-    """Draw what happens to a job.
-
-    Parameters
-    ----------
-    kinds
-        What fails.
-    seed
-        Of all random numbers.
-    duration
-        Of the job [s].
-    hang_share
-        Share of the failures that are noticed by a time limit alone.
-    planned_every
-        Time from one planned stop to the next [s].
-    """
-    moments: list[FloatArray] = []
-    bits: list[IntArray] = []
-    counts: list[int] = []
-    for kind in kinds:
-        failed = kind.draw(seed, duration)
-        counts.append(len(failed))
-        hangs = kind.hangs(seed, len(failed), hang_share)
-        # Behind the node that stops the job, others of its domain fail in that tick.
-        of_nodes = np.full((len(failed), kind.nodes), TAKES_NODE)
-        of_nodes[:, 0] = HANGS * hangs + TAKES_NODE * kind.breaks_node
-        moments.append(np.repeat(failed, kind.nodes))
-        bits.append(of_nodes.ravel())
-    if math.isfinite(planned_every):
-        number = math.ceil(duration / planned_every)
-        stops: FloatArray = np.arange(1.0, number) * planned_every
-        moments.append(stops)
-        bits.append(np.full(len(stops), PLANNED))
-    times = np.concatenate([*moments, np.empty(0)])
-    order = np.argsort(times, kind="stable")
-    return Events(
-        times=np.floor(times[order] / TICK).astype(np.int64),
-        kinds=np.concatenate([*bits, np.empty(0)]).astype(np.int64)[order],
-        counts=tuple(counts),
-    )
-
-
-def _uniform(numbers: np.random.Philox, count: int) -> FloatArray:
-    """Return numbers of at least 0 and below 1, of the upper 53 bits."""
-    raw = np.asarray(numbers.random_raw(count), dtype=np.uint64)
-    return np.asarray((raw >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
-
-
-def _exponential(numbers: np.random.Philox, count: int) -> FloatArray:
-    return np.asarray(-np.log1p(-_uniform(numbers, count)))
-
-
-def _poisson(numbers: np.random.Philox, rate: float, duration: float) -> FloatArray:
-    """Return the moments of a Poisson process [s]."""
-    mean = rate * duration
-    block = int(mean + 6.0 * math.sqrt(mean) + 16.0)
-    waits = _exponential(numbers, block)
-    while waits.sum() < mean:
-        waits = np.concatenate([waits, _exponential(numbers, block)])
-    times: FloatArray = np.cumsum(waits) / rate
-    return times[times < duration]
-
-
-def _renewals(
-    numbers: np.random.Philox, kind: FailureKind, scale: float, duration: float
-) -> FloatArray:
-    """Return the failures of components that are renewed by them, ascending [s]."""
-    last = np.zeros(kind.count)
-    renewals = []
-    while len(last):
-        last = last + scale * _exponential(numbers, len(last)) ** (1.0 / kind.shape)
-        last = last[last < duration]
-        renewals.append(last)
-    return np.sort(np.concatenate(renewals))
-
-
 CAUSES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {
         "lost work": (TRAINING,),
         "checkpoints": (COPYING, WRITING),
+        "checkpoints in memory": (SAVING_TO_PEERS,),
+        "slow nodes": (SLOWED,),
         "detection and diagnosis": (DETECTING,),
         "restart": (RESTARTING,),
         "waiting for repair": (WAITING,),
@@ -225,6 +63,31 @@ _LONGEST = 2**60
 """For times that are never reached [tick]."""
 
 
+class PeerHabits(NamedTuple):
+    """Checkpoints in the memory of peers."""
+
+    interval: float
+    """Training between two of them [s]."""
+
+    stall: float
+    """Time for which one stops the training [s]."""
+
+    write: float
+    """From the copy until the peers have it, beside the training [s]."""
+
+    read: float
+    """To go on from it, at a restart [s]."""
+
+    kept: tuple[float, ...]
+    """Chance that memory still has all of it when the k-th node is lost before the job
+    trains again, if it had with one less; for 0, 1, .. nodes."""
+
+    @property
+    def speed(self) -> float:
+        """Training over the time that it takes with the stalls."""
+        return self.interval / (self.interval + self.stall)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryHabits:
     """What a job does about failures, in seconds."""
@@ -241,20 +104,38 @@ class RecoveryHabits:
     is_asynchronous: bool
     """Whether checkpoints are written beside the training."""
 
+    peers: PeerHabits | None = None
+    """Checkpoints in the memory of peers; None without."""
+
     detection: float
-    """From a failure until the job is stopped and it is known why [s]."""
+    """From a failure until the job is stopped [s]."""
 
     hang_detection: float
     """The same where the job hangs [s]."""
+
+    diagnosis: float = 0.0
+    """From there until it is known what failed [s]."""
 
     hang_share: float
     """Share of the failures that make the job hang."""
 
     restart: float
-    """From enough nodes until training goes on [s]."""
+    """From enough nodes until a job that is launched anew reads its checkpoint [s]."""
+
+    hot_restart: float | None = None
+    """The same where spare nodes have their processes ready; None as without [s]."""
+
+    warm_restart: float = 0.0
+    """The same in the processes that are there, for failures that say so [s]."""
+
+    read: float = 0.0
+    """To read a checkpoint from the storage [s]."""
 
     repair: float
-    """Until a broken node is a spare [s]."""
+    """Until a broken node is a spare, where its failure does not say [s]."""
+
+    slow: SlowNodes | None = None
+    """Nodes that are slow before they fail; None without."""
 
     spares: int | None
     """Spare nodes; None for as many as are ever needed."""
@@ -303,24 +184,50 @@ class RecoveryHabits:
         return (1.0 - self.hang_share) * self.detection + late
 
     @property
+    def on_spares(self) -> float:
+        """Time of a restart where spare nodes took over, without reading [s]."""
+        return self.restart if self.hot_restart is None else self.hot_restart
+
+    @property
     def stopped(self) -> float:
         """Share of the time that planned stops take."""
-        stop = self.write + self.maintenance + self.restart
+        stop = self.write + self.maintenance + self.restart + self.read
         return stop / self.maintenance_every
+
+    @property
+    def drawing(self) -> Drawing:
+        """What is drawn beside the failures themselves."""
+        return Drawing(
+            repair=self.repair,
+            hang_share=self.hang_share,
+            planned_every=self.maintenance_every,
+            slow=self.slow,
+            has_peers=self.peers is not None,
+        )
 
     def ticks(self) -> JobHabits:
         """Return the habits as the kernel takes them."""
         spares = _UNLIMITED if self.spares is None else self.spares
+        peers = self.peers or _NO_PEERS
+        slowness = 1.0 if self.slow is None else self.slow.speed
         return JobHabits(
             # A checkpoint after every tick would not be a number of times any more.
             interval=max(1, _ticks(self.interval)),
             copy=_ticks(self.copy),
             write=_ticks(self.write),
             is_asynchronous=int(self.is_asynchronous),
+            peer_interval=_ticks(peers.interval) if self.peers else 0,
+            peer_write=_ticks(peers.write * peers.speed),
+            speed=round(peers.speed * SPEED),
+            slow_speed=round(peers.speed * slowness * SPEED),
             detection=_ticks(self.detection),
             hang_detection=_ticks(self.hang_detection),
+            diagnosis=_ticks(self.diagnosis),
             restart=_ticks(self.restart),
-            repair=_ticks(self.repair),
+            hot_restart=_ticks(self.on_spares),
+            warm_restart=_ticks(self.warm_restart),
+            read=_ticks(self.read),
+            peer_read=_ticks(peers.read),
             maintenance=_ticks(self.maintenance),
             num_nodes=self.num_nodes + spares,
             nodes_per_replica=max(1, self.num_nodes // self.num_replicas),
@@ -328,6 +235,9 @@ class RecoveryHabits:
             fewest_replicas=self.fewest_replicas,
             outlook=_ticks(self.outlook),
         )
+
+
+_NO_PEERS = PeerHabits(interval=1.0, stall=0.0, write=0.0, read=0.0, kept=(1.0,))
 
 
 def _ticks(seconds: float) -> int:
@@ -354,7 +264,7 @@ class GoodputRuns:
     """What took the rest, by state of the job, shape ``(S, NUM_STATES)`` [tick]."""
 
     counts: IntArray = field(repr=False)
-    """Interruptions, checkpoints, planned stops, growths, shape ``(S, 4)``."""
+    """What the kernel counts, shape ``(S, NUM_COUNTS)``."""
 
     failures: IntArray = field(repr=False)
     """Failures by kind, shape ``(S, K)``."""
@@ -423,6 +333,7 @@ def run_seeds(
         Told about every seed.
     """
     ticks, speeds = habits.ticks(), np.array(habits.speeds)
+    kept = np.array((habits.peers or _NO_PEERS).kept)
     length = _ticks(duration)
     # Not length * number: that is no 64-bit number for runs of millennia.
     numbers, (whole, rest) = np.arange(1, num_marks + 1), divmod(length, num_marks)
@@ -431,23 +342,17 @@ def run_seeds(
     for number, seed in enumerate(seeds):
         if progress is not None:
             progress(f"seed {number + 1:,} of {len(seeds):,}", number / len(seeds))
-        events = draw_events(
-            kinds,
-            seed,
-            duration,
-            hang_share=habits.hang_share,
-            planned_every=habits.maintenance_every,
-        )
+        events, counts = draw_events(kinds, seed, duration, habits.drawing)
         ledger = Ledger(
             causes=np.zeros(NUM_STATES, np.int64),
             trained=np.zeros(len(speeds), np.int64),
             counts=np.zeros(NUM_COUNTS, np.int64),
             progress=np.zeros(num_marks),
         )
-        run_job(ticks, events.times, events.kinds, marks, speeds, ledger)
+        run_job(ticks, events, kept, marks, speeds, ledger)
         assert ledger.trained.sum() + ledger.causes.sum() == length
         ledgers.append(ledger)
-        failures.append(events.counts)
+        failures.append(counts)
     return GoodputRuns(
         duration=length * TICK,
         speeds=speeds,

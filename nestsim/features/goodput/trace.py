@@ -5,7 +5,7 @@ failures leave the node in the job. Times are dates (ISO 8601) or quantities ("1
 A cause whose failures all name a node is one of nodes; any other stops the whole job.
 
 Each node, or the job, is taken to be new when the log begins and behind each of its
-failures of a cause, as runs do it (`nestsim.features.goodput.simulate`); what has not
+failures of a cause, as runs do it (`nestsim.features.goodput.draws`); what has not
 failed until the end is censored there. A cause has a constant rate unless a Weibull
 distribution is so much likelier that chance would give it in one of 20 logs.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nestsim.features.goodput.simulate import FailureKind
+from nestsim.features.goodput.draws import FailureKind
 from topologies.arrays import FloatArray
 from topologies.csv_file import CsvLine, csv_lines
 from topologies.errors import InputError, located

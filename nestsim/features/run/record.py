@@ -21,6 +21,7 @@ from nestsim.features.run.assumptions import assumptions_json
 from nestsim.features.run.cost import cost_cells, cost_json
 from nestsim.features.run.result_record import (
     CauseRecord,
+    ChangedRecord,
     GivenRecord,
     PlannedRunRecord,
     PlanRecord,
@@ -144,9 +145,13 @@ def priced_json(
     result: "JobResult[Any]", candidate: "Candidate"
 ) -> dict[str, dict[str, object]]:
     """Return what a replayed plan costs; nothing where the scenario does not say."""
-    run, ramp = result.cost_of(candidate), candidate.ramp
+    run, ramp, changed = result.cost_of(candidate), candidate.ramp, candidate.changed
     priced = {} if run is None else {"cost": cost_json(run)}
-    return priced if ramp is None else {**priced, "ramp": RampRecord.dump(ramp)}
+    if ramp is not None:
+        priced["ramp"] = RampRecord.dump(ramp)
+    if changed is not None:
+        priced["changed"] = ChangedRecord.dump(changed)
+    return priced
 
 
 def broken_rules_json(candidate: "Candidate") -> list[dict[str, str]]:

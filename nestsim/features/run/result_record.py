@@ -300,6 +300,32 @@ class RampRecord(Record):
     """By rising batch size."""
 
 
+class HitRecord(Record):
+    """What was in flight when links or routes changed."""
+
+    time_s: float
+    """When [s]."""
+
+    num_flows: int
+    """Messages and collectives that stood still from then on, or went on elsewhere."""
+
+    num_bytes: float
+    """What they had left, between each pair of their devices [byte]."""
+
+
+class ChangedRecord(Record):
+    """The step in which links fail, slow down or come back."""
+
+    iteration_time_s: float
+    """Time of the step [s]."""
+
+    plain_time_s: float
+    """The same if nothing happens [s]."""
+
+    hits: tuple[HitRecord, ...]
+    """By time."""
+
+
 class ResultRecord(Record):
     """Everything that was found about replayed plans: ``result.json``."""
 
@@ -377,6 +403,9 @@ class ResultRecord(Record):
 
     ramp: Annotated[RampRecord | None, LEFT_OUT] = None
     """What smaller batches at the beginning take, where batches grow."""
+
+    changed: Annotated[ChangedRecord | None, LEFT_OUT] = None
+    """The step in which links fail, slow down or come back, where any do."""
 
     assertions: Annotated[tuple[Mapping[str, object], ...], LEFT_OUT] = ()
     """What the scenario's table [assert] asked for, and whether it holds."""

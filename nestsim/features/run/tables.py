@@ -1,7 +1,7 @@
 """Tables of what a run or a search found, and of its assertions."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,7 @@ from nestsim.document.parts import (
     Block,
     Cell,
     DataTable,
+    FactList,
     Section,
     Sentences,
     cell,
@@ -20,6 +21,7 @@ from nestsim.document.wording import (
     number,
     percent,
     plan_label,
+    plural,
     saving_label,
     signed_percent,
     size_of_limit,
@@ -238,3 +240,25 @@ def _value_found(checked: Checked) -> str:
     if write is None or isinstance(checked.value, str):
         return str(checked.value)
     return write(checked.value)
+
+
+def changed_sections(candidate: "Candidate") -> Iterator[Section]:
+    """Yield the step in which links fail, slow down or come back; nothing without."""
+    changed = candidate.changed
+    if changed is None:
+        return
+    later = changed.iteration_time - changed.plain_time
+    share = signed_percent(later / changed.plain_time)
+    facts = {
+        "step": f"{format_duration(changed.iteration_time)}, {share} on "
+        f"{format_duration(changed.plain_time)} if nothing happens",
+    }
+    for hit in changed.hits:
+        facts[f"at {format_duration(hit.time)}"] = (
+            f"{plural(hit.num_flows, 'transfer')} in flight, each device with "
+            f"{format_size(hit.num_bytes / max(1, hit.num_flows))} left on average, "
+            "stand still or go on elsewhere"
+            if hit.num_flows
+            else "nothing in flight is stopped or rerouted"
+        )
+    yield Section("link-events", "Links that change in the step", (FactList(facts),))

@@ -30,6 +30,7 @@ from topologies.accelerators import (
 from topologies.degrade import Degradation, SlowDevice, SlowFraction, SlowLinks
 from topologies.errors import InputError, located
 from topologies.joined_specs import NetworkSpec
+from topologies.link_events import LinkEvent
 from topologies.settings import (
     MAX_COUNT,
     Bandwidth,
@@ -107,6 +108,9 @@ class HostTable(Table):
 
 
 MOST_PARTS = 1000
+
+MOST_EVENTS = 100
+"""Events of links that a scenario may have."""
 
 DeviceNumber = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 
@@ -275,6 +279,17 @@ class ClusterTable(Table):
         None, examples=[{"removed_links": ["leaf 0 <-> spine"]}]
     )
     """What of the cluster is slow or gone. Left out, nothing is."""
+
+    link_events: Annotated[
+        tuple[LinkEvent, ...],
+        Listed(1, MOST_EVENTS),
+        Examples(
+            [{"time": "1.5 s", "links": "leaf 0 <-> spine 1", "is_down": True}],
+            default=None,
+        ),
+    ] = ()
+    """What happens to links in the middle of the step: `nestsim simulate` says what the
+    step takes with and without; other commands do not read it."""
 
     def checked_accelerator(self) -> Accelerator:
         """Return the device for the estimators."""

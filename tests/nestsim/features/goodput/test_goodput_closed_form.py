@@ -7,19 +7,15 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from nestsim.features.goodput.closed_form import (
-    Cycle,
     NodeLoss,
     daly_interval,
     enough_nodes,
     spares_for,
     young_interval,
 )
-from nestsim.features.goodput.simulate import (
-    FailureKind,
-    GoodputRuns,
-    RecoveryHabits,
-    run_seeds,
-)
+from nestsim.features.goodput.cycle import Cycle, Outage
+from nestsim.features.goodput.draws import FailureKind
+from nestsim.features.goodput.simulate import GoodputRuns, RecoveryHabits, run_seeds
 from tests import failures
 
 HOUR = 3600.0
@@ -53,12 +49,14 @@ def cycle_of(habits: RecoveryHabits, mtti: float) -> Cycle:
         mtti=mtti,
         stall=habits.stall,
         background=habits.background,
-        detection=habits.mean_detection,
-        restart=habits.restart,
+        outages=(Outage(habits.mean_detection, habits.restart),),
     )
 
 
-CYCLE = Cycle(mtti=3 * HOUR, stall=30.0, background=0.0, detection=0.0, restart=300.0)
+RESTART = 300.0
+CYCLE = Cycle(
+    mtti=3 * HOUR, stall=30.0, background=0.0, outages=(Outage(0.0, RESTART),)
+)
 
 
 def test_daly_s_complete_model_is_a_special_case() -> None:
@@ -66,7 +64,7 @@ def test_daly_s_complete_model_is_a_special_case() -> None:
     for interval in (100.0, 700.0, 5000.0):
         total = (
             CYCLE.mtti
-            * math.exp(CYCLE.restart / CYCLE.mtti)
+            * math.exp(RESTART / CYCLE.mtti)
             * math.expm1((interval + CYCLE.stall) / CYCLE.mtti)
             / interval
         )
@@ -82,8 +80,7 @@ def test_no_interval_is_better_than_the_best_one(
         mtti=3 * HOUR,
         stall=stall,
         background=background,
-        detection=60.0,
-        restart=300.0,
+        outages=(Outage(60.0, RESTART),),
     )
     found = minimize_scalar(
         lambda log: -cycle.goodput(math.exp(log)),
@@ -100,7 +97,7 @@ def test_no_interval_is_better_than_the_best_one(
 def test_young_and_daly_hold_where_checkpoints_are_short(stall: float) -> None:
     """Within 5 % in the interval and 0.1 % in the waste, for C up to M/500."""
     cycle = Cycle(
-        mtti=3 * HOUR, stall=stall, background=0.0, detection=0.0, restart=300.0
+        mtti=3 * HOUR, stall=stall, background=0.0, outages=(Outage(0.0, 300.0),)
     )
     best = cycle.best_interval()
     assert young_interval(stall, cycle.mtti) == pytest.approx(best, rel=0.05)
@@ -225,7 +222,7 @@ def test_spares_are_enough_and_none_too_many() -> None:
 
 
 def test_no_failures_and_no_checkpoints_are_healthy() -> None:
-    cycle = Cycle(mtti=math.inf, stall=10.0, background=0.0, detection=1.0, restart=1.0)
+    cycle = Cycle(mtti=math.inf, stall=10.0, background=0.0, outages=())
     assert cycle.goodput(90.0) == 0.9
     assert cycle.best_interval() == math.inf
     assert young_interval(0.0, math.inf) == 0.0

@@ -15,8 +15,9 @@ from nestsim.features.goodput.closed_form import (
     enough_nodes,
     spares_for,
 )
+from nestsim.features.goodput.draws import FailureKind
 from nestsim.features.goodput.results import GoodputFindings
-from nestsim.features.goodput.simulate import FailureKind, RecoveryHabits, run_seeds
+from nestsim.features.goodput.simulate import RecoveryHabits, run_seeds
 from nestsim.scenario.load import load_scenario
 from tests import failures
 from topologies.errors import InputError

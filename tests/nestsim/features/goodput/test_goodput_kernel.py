@@ -5,21 +5,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.features.goodput.kernels import (
+    DRAINS,
+    ENDS_SLOW,
     HANGS,
+    LOSES_MEMORY,
     NUM_COUNTS,
     NUM_STATES,
     PLANNED,
+    SLOWS,
+    SPEED,
     TAKES_NODE,
+    WARM,
+    Events,
     JobHabits,
     Ledger,
     run_job,
 )
-from tests.nestsim.features.goodput.reference import ReferenceJob
+from tests.nestsim.features.goodput.reference import Event, ReferenceJob
 
-Events = list[tuple[int, int]]
+KEPT = [1.0, 0.9, 0.5]
 
 
-def run(habits: JobHabits, events: Events, marks: list[int]) -> Ledger:
+def run(habits: JobHabits, events: list[Event], marks: list[int]) -> Ledger:
     replicas = habits.num_replicas
     speeds = np.arange(replicas + 1) / replicas
     ledger = Ledger(
@@ -28,18 +35,24 @@ def run(habits: JobHabits, events: Events, marks: list[int]) -> Ledger:
         counts=np.zeros(NUM_COUNTS, np.int64),
         progress=np.zeros(len(marks)),
     )
-    table = np.array(events, dtype=np.int64).reshape(-1, 2)
-    times, kinds = np.ascontiguousarray(table.T)
-    run_job(habits, times, kinds, np.array(marks), speeds, ledger)
+    times, kinds, repairs = (
+        np.array([event[place] for event in events], dtype=np.int64)
+        for place in range(3)
+    )
+    luck = np.array([event[3] for event in events], dtype=np.float64)
+    table = Events(times, kinds, repairs, luck)
+    run_job(habits, table, np.array(KEPT), np.array(marks), speeds, ledger)
     return ledger
 
 
 @st.composite
-def all_habits(draw: st.DrawFn, *, replicas: int = 4) -> JobHabits:
+def all_habits(draw: st.DrawFn, *, replicas: int = 4, peers: bool = False) -> JobHabits:
     def time(least: int = 0, most: int = 12) -> int:
         return draw(st.integers(least, most))
 
-    num_replicas = draw(st.integers(1, replicas))
+    peer_interval = time(1) if peers and draw(st.booleans()) else 0
+    num_replicas = 1 if peer_interval else draw(st.integers(1, replicas))
+    speed = draw(st.sampled_from([SPEED, 7 * SPEED // 9])) if peer_interval else SPEED
     nodes = draw(st.integers(1, 3))
     copy = time()
     return JobHabits(
@@ -47,10 +60,18 @@ def all_habits(draw: st.DrawFn, *, replicas: int = 4) -> JobHabits:
         copy=copy,
         write=time(copy, copy + 20),
         is_asynchronous=draw(st.integers(0, 1)),
+        peer_interval=peer_interval,
+        peer_write=time(0, peer_interval),
+        speed=speed,
+        slow_speed=draw(st.sampled_from([speed, speed // 3])),
         detection=time(),
         hang_detection=time(),
+        diagnosis=time(),
         restart=time(),
-        repair=time(1, 200),
+        hot_restart=time(),
+        warm_restart=time(),
+        read=time(),
+        peer_read=time(),
         maintenance=time(),
         num_nodes=num_replicas * nodes + draw(st.integers(0, 3)),
         nodes_per_replica=nodes,
@@ -60,18 +81,51 @@ def all_habits(draw: st.DrawFn, *, replicas: int = 4) -> JobHabits:
     )
 
 
-KINDS = st.sampled_from([0, TAKES_NODE, HANGS, TAKES_NODE | HANGS, PLANNED])
-EVENTS = st.lists(st.tuples(st.integers(0, 1500), KINDS), max_size=60).map(sorted)
+KINDS = st.sampled_from(
+    [
+        0,
+        TAKES_NODE,
+        HANGS,
+        TAKES_NODE | HANGS,
+        PLANNED,
+        WARM,
+        WARM | HANGS,
+        TAKES_NODE | LOSES_MEMORY,
+    ]
+)
+LUCK = st.sampled_from([0.0, 0.7, 0.95])
+REPAIRS = st.sampled_from([1, 3, 40, 200])
+FAILED = st.tuples(st.integers(0, 1500), KINDS, REPAIRS, LUCK).map(
+    lambda event: [event]
+)
+
+
+@st.composite
+def slow_nodes(draw: st.DrawFn) -> list[Event]:
+    """A node that is slow until it fails, or until it is left out before."""
+    begin, length = draw(st.integers(0, 1500)), draw(st.integers(0, 200))
+    bits = TAKES_NODE | ENDS_SLOW | draw(st.sampled_from([0, DRAINS, HANGS]))
+    end = (begin + length, bits, draw(REPAIRS), draw(LUCK))
+    return [(begin, SLOWS, 0, 0.0), end]
+
+
+def by_time(parts: list[list[Event]]) -> list[Event]:
+    return sorted((event for part in parts for event in part), key=lambda one: one[0])
+
+
+EVENTS = st.lists(FAILED | slow_nodes(), max_size=40).map(by_time)
 MARKS = [100, 500, 1000, 1500]
 
 
 @settings(max_examples=400)
-@given(all_habits(), EVENTS)
-def test_every_tick_is_that_of_plain_python(habits: JobHabits, events: Events) -> None:
+@given(all_habits(peers=True), EVENTS)
+def test_every_tick_is_that_of_plain_python(
+    habits: JobHabits, events: list[Event]
+) -> None:
     ledger = run(habits, events, MARKS)
     speeds = [one / habits.num_replicas for one in range(habits.num_replicas + 1)]
-    reference = ReferenceJob(habits, speeds)
-    reference.run([one for one, _ in events], [kind for _, kind in events], MARKS)
+    reference = ReferenceJob(habits, speeds, KEPT)
+    reference.run(events, MARKS)
     assert ledger.causes.tolist() == reference.causes
     assert ledger.trained.tolist() == reference.trained
     assert ledger.counts.tolist() == reference.counts
@@ -79,26 +133,34 @@ def test_every_tick_is_that_of_plain_python(habits: JobHabits, events: Events) -
 
 
 @settings(max_examples=200)
-@given(all_habits(), EVENTS)
-def test_all_time_is_accounted_for(habits: JobHabits, events: Events) -> None:
+@given(all_habits(peers=True), EVENTS)
+def test_all_time_is_accounted_for(habits: JobHabits, events: list[Event]) -> None:
     ledger = run(habits, events, MARKS)
     assert ledger.trained.sum() + ledger.causes.sum() == MARKS[-1]
 
 
 FAILURES = st.lists(
-    st.tuples(st.integers(0, 1500), st.sampled_from([0, TAKES_NODE])), max_size=40
+    st.tuples(
+        st.integers(0, 1500),
+        st.sampled_from([0, TAKES_NODE]),
+        st.just(200),
+        st.just(0.0),
+    ),
+    max_size=40,
 ).map(sorted)
 
 
 @settings(max_examples=200)
 @given(all_habits(replicas=1), FAILURES, st.sets(st.integers(0, 7)))
 def test_fewer_failures_never_train_less(
-    habits: JobHabits, events: Events, left_out: set[int]
+    habits: JobHabits, events: list[Event], left_out: set[int]
 ) -> None:
     """Unless the earlier of two is noticed before the later one, or nodes run out."""
     events = events[:8]
     habits = habits._replace(
         detection=0,
+        diagnosis=0,
+        hot_restart=habits.restart,
         nodes_per_replica=8,
         num_nodes=habits.num_nodes - habits.nodes_per_replica + 8,
     )
@@ -110,14 +172,17 @@ def test_fewer_failures_never_train_less(
 @settings(max_examples=200)
 @given(all_habits(replicas=1), FAILURES, st.integers(1, 3))
 def test_more_spares_never_train_less(
-    habits: JobHabits, events: Events, more: int
+    habits: JobHabits, events: list[Event], more: int
 ) -> None:
     """If each node is back before the next failure.
 
     Else a job that stands still for lack of nodes may be spared a failure.
     """
-    apart = habits.detection + habits.restart + habits.repair + habits.maintenance
-    events = [(when + place * apart, kind) for place, (when, kind) in enumerate(events)]
+    apart = habits.detection + habits.diagnosis + habits.maintenance + habits.read
+    apart += max(habits.restart, habits.hot_restart) + 200
+    events = [
+        (when + place * apart, *others) for place, (when, *others) in enumerate(events)
+    ]
     spared = habits._replace(num_nodes=habits.num_nodes + more)
     few = run(habits, events, MARKS).trained.sum()
     assert run(spared, events, MARKS).trained.sum() >= few
@@ -126,7 +191,7 @@ def test_more_spares_never_train_less(
 @settings(max_examples=200)
 @given(all_habits(replicas=1), FAILURES)
 def test_writing_beside_the_training_never_trains_less(
-    habits: JobHabits, events: Events
+    habits: JobHabits, events: list[Event]
 ) -> None:
     """If the writing does not make the next one late."""
     slack = habits.write - habits.copy

@@ -9,8 +9,8 @@ from scipy import stats
 
 import nestsim
 from nestsim.cli import main
+from nestsim.features.goodput.draws import FailureKind
 from nestsim.features.goodput.results import GoodputFindings
-from nestsim.features.goodput.simulate import FailureKind
 from nestsim.features.goodput.trace import (
     CauseFit,
     Histories,
