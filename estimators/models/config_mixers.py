@@ -211,9 +211,9 @@ def kimi_groups(config: ConfigFile, words: Words) -> Words:
 def ngram_tables(config: ConfigFile, words: Words) -> Words:
     """Return tables of n-grams; their rows are a multiple of the vocabulary's."""
     longest = config.value(int, "emb_neighbor_num", 4)
-    each = config.value(int, "emb_split_num", 4)
+    splits = config.value(int, "emb_split_num", 4)
     rows = config.value(int, "ngram_vocab_size_ratio", 78) * words["vocab_size"]
-    return {"ngram_embedding": (longest, each, rows)}
+    return {"ngram_embedding": (longest, splits, rows)}
 
 
 def indexed_layers(config: ConfigFile, words: Words, *, freq: int = 1) -> Words:

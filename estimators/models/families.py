@@ -145,8 +145,8 @@ class NGramTables(VocabParallelEmbedding):
     """
 
     def __init__(self, spec: TransformerSpec) -> None:
-        longest, each, rows = spec.ngram_embedding
-        lengths = [length for length in range(2, longest + 1) for _ in range(each)]
+        longest, splits, rows = spec.ngram_embedding
+        lengths = [length for length in range(2, longest + 1) for _ in range(splits)]
         sizes = [rows + 2 * place + 1 for place in range(len(lengths))]
         super().__init__(sum(sizes), spec.hidden_size // len(sizes))
         self.width, self.digits = spec.hidden_size, spec.vocab_size

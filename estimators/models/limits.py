@@ -501,8 +501,8 @@ def _check_ngrams(spec: Any) -> None:
     """Refuse tables of n-grams that do not fill the hidden states."""
     if not spec.ngram_embedding:
         return
-    longest, each, rows = spec.ngram_embedding
-    tables = (longest - 1) * each
+    longest, splits, rows = spec.ngram_embedding
+    tables = (longest - 1) * splits
     unfit = tables < 1 or spec.hidden_size % tables
     encoder = spec.family in {"bert", "t5", "vit"}
     _refuse_if(unfit or encoder, spec, "ngrams", got=list(spec.ngram_embedding))

@@ -32,7 +32,7 @@ from nestsim.simulator.work import (
     Phase,
     RingPhase,
 )
-from planner.cost.rates import StageGroups
+from planner.cost.groups import StageGroups
 from planner.step.exposure import (
     PassProgress,
     parameter_buckets,

@@ -34,10 +34,11 @@ from nestsim.lowering.collectives import (
     host_phase,
 )
 from nestsim.simulator.work import LockstepEdgePhase, LockstepRingPhase, LockstepTraffic
+from planner.cost.groups import StageGroups
 from planner.cost.objective import PricedPlan
 from planner.cost.passes import in_layer_rates, neighbours_of, sharding_of
 from planner.cost.pricing import plan_degrees, plan_groups
-from planner.cost.rates import PlacementRates, StageGroups
+from planner.cost.rates import PlacementRates
 from planner.step.execution import Workload
 from planner.step.ledger import (
     ACROSS,

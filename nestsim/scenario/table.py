@@ -42,6 +42,9 @@ OWN_TABLES = ("model", "training", "software", "search", "plan")
 MOST_JOBS = 64
 """Jobs of one file."""
 
+MOST_SHIFTS = 1000
+"""Starts of a job that are replayed."""
+
 Settings = Annotated[dict[str, Any], Field(min_length=1)]
 
 
@@ -69,7 +72,8 @@ class JobTable(Table):
     )
     """Where `num_devices` devices are taken, of those that are free: close to each
     other ("compact"), in turn from all parts of the network ("spread"), or where all
-    jobs together lose the least ("best"). Left out, "compact"."""
+    jobs together lose the least ("best"): after the others, all such jobs together.
+    Left out, "compact"."""
 
     start: Latency = Field(
         0.0, json_schema_extra={"default": "0 s"}, examples=["500 ms"]
@@ -106,6 +110,11 @@ class SharedTable(Table):
     """Steps of the slowest of the jobs that meet until which they are replayed: until
     they are locked into a period, or their means no longer move. Where neither comes in
     so many steps, results are ranges."""
+
+    shifts: Annotated[int, Field(ge=0, le=MOST_SHIFTS)] = Field(0, examples=[16])
+    """Starts of each job that meets others, in equal parts of its step, for which they
+    are replayed: what the best of these starts would save, and which orbits hold. 0 for
+    none."""
 
 
 OptionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]

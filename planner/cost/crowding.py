@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost.rates import StageGroups
+from planner.cost.groups import StageGroups
 from planner.step.execution import Execution, Workload
 from planner.step.ledger import PASSES, WEIGHTS, Sent, dense_members, ledger_of
 from planner.step.plan import Plan

@@ -22,13 +22,9 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.layers.work import Degrees, LayerTable
+from planner.cost.groups import StageGroups
 from planner.cost.objective import HIDDEN, HOST, PricedPlan, StageCost
-from planner.cost.rates import (
-    AlgorithmChoice,
-    PlacementRates,
-    StageGroups,
-    placement_rates,
-)
+from planner.cost.rates import AlgorithmChoice, PlacementRates, placement_rates
 from planner.cost.stage import StagePrice, stage_price, with_memory
 from planner.cost.timeline import AlikeReplicas, PlanTimeline, last_pass, step_ends
 from planner.step.execution import Workload

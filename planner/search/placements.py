@@ -25,7 +25,8 @@ import numpy as np
 
 from estimators.training import ParallelismConfig
 from planner.cost.choices import MemoryChoice
-from planner.cost.rates import PlacementRates, StageGroups, StageRates
+from planner.cost.groups import StageGroups
+from planner.cost.rates import PlacementRates, StageRates
 from planner.kernels import placement_loads as loads
 from planner.kernels.nestings import PAD, enumerate_nestings
 from planner.search.device_kinds import (

@@ -105,7 +105,7 @@ SURFACE = {
         *("--most-devices", "--most-waiting", "--output", "--port", "--store"),
         *("--token-file", "--trust-code", "--workers", "-o"),
     ],
-    "jobs": [*WRITES, "--ecmp-seeds", "--html", "FILE"],
+    "jobs": [*WRITES, "--ecmp-seeds", "--html", "--shifts", "FILE"],
     "diff": [
         *("--force", "--html", "--json", "--quiet", "--trust-code", "-q", "A", "B")
     ],
@@ -130,6 +130,7 @@ SURFACE = {
     "systems": ["--json"],
     "profile": [*FILES, "--budget", "--check", "--device", "--quick"],
     "profile-links": [*FILES, *RATES, "--budget", "--device", "--quick"],
+    "jitter-fit": [*FILES, "TIMES"],
     "profile-logs": [*FILES, *RATES, "--nodes", "LOG..."],
     "schema": ["--of"],
 }

@@ -92,7 +92,7 @@ def worlds(draw: st.DrawFn, *, uses: tuple[str, ...] = ()) -> World:
         "assert": (6, _asserts()),
         "sweep": (0, _sweeps(document)),
         "stress": (0, _stresses(parts, num_devices)),
-        "shared": (0, st.sampled_from([{}, {"ecmp_seeds": [0, 1]}])),
+        "shared": (0, st.sampled_from([{}, {"ecmp_seeds": [0, 1]}, {"shifts": 2}])),
         "jobs": (0, _jobs(num_devices)),
         "jitter": (0, _jitters()),
         "goodput": (0, _goodputs()),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from nestsim.commands.calls import (
     ProgressTarget,
@@ -11,12 +12,15 @@ from nestsim.commands.calls import (
     with_settings,
 )
 from nestsim.commands.report import Parts, ScenarioReport
+from nestsim.commands.task import FileOutput, Reply, Task
 from nestsim.document.dumps import csv_of
-from nestsim.document.folder import json_writer
+from nestsim.document.folder import json_writer, writer_of
 from nestsim.document.wording import plan_label
-from nestsim.features.jitter.document import jitter_document
+from nestsim.features.jitter.document import fit_document, jitter_document
+from nestsim.features.jitter.fit import fit_jitter, fit_json, fit_toml
 from nestsim.features.jitter.job import JitterResult, jitter_job
 from nestsim.features.jitter.record import jitter_json, run_rows, scale_rows
+from nestsim.features.jitter.step_times import read_step_times
 from nestsim.features.sweep.command import chosen_executor  # noqa: F401 - its description names it
 from nestsim.features.sweep.executors.protocol import Executor
 from topologies.errors import check_count
@@ -109,3 +113,24 @@ def jitter(
     return reported(
         JitterReport, jitter_job, changed, progress, workers=workers, executor=executor
     )
+
+
+def fit_task(times: Path, output: Path | None) -> Task:
+    """Return the task of fitting the table [jitter] to what ranks took."""
+
+    def call(**_: object) -> Reply:
+        fit = fit_jitter(read_step_times(times))
+        return Reply(
+            record=partial(fit_json, fit),
+            document=partial(fit_document, fit),
+            about=fit_toml(fit),
+        )
+
+    file = FileOutput(
+        path=output or Path(),
+        is_ours=lambda content: content.startswith(b"# Fitted to "),
+        title="The table is in",
+        writer=lambda answer: writer_of(answer.about),
+    )
+    inputs = [] if times.is_dir() else [times]
+    return Task(call=call, inputs=inputs, file=None if output is None else file)

@@ -12,13 +12,17 @@ from nestsim.document.parts import (
     KeyFigure,
     Section,
     Sentences,
+    Snippet,
     cell,
     field_cell,
 )
 from nestsim.document.wording import (
     number,
+    percent,
+    plural,
     signed_percent,
 )
+from nestsim.features.jitter.fit import FALSE_SHARE, JitterFit, fit_toml
 from nestsim.features.jitter.record import (
     JitterRecord,
     ScaleRecord,
@@ -207,3 +211,55 @@ def _point(row: ScaleRecord, share: float, name: str) -> CurvePoint:
 def loss_words(loss: float) -> str:
     """Write a loss: ``4.67 %``."""
     return f"{100 * loss + 0.0:.2f} %".replace("-0.00", "0.00")
+
+
+def fit_document(fit: JitterFit) -> Document:
+    """Return what a fit says: parameters with bands, whom to drain, what to paste."""
+    drained = len(fit.slow)
+    headline = Headline(
+        verdict=f"Drain {plural(drained, 'rank')}: always slow"
+        if drained
+        else "No rank is always slow",
+        tone="plain",
+    )
+    bands = {
+        "coefficient of variation": fit.cv,
+        "share that is slow in a step": fit.fraction,
+        "how many times as long": fit.factor,
+    }
+    parameters = DataTable.of(
+        "What differs from step to step",
+        [(name, band) for name, band in bands.items() if band is not None],
+        {
+            "Parameter": lambda row: row[0],
+            "Value": lambda row: cell(row[1].value, "{:.4g}".format),
+            "From": lambda row: cell(row[1].low, "{:.4g}".format),
+            "To": lambda row: cell(row[1].high, "{:.4g}".format),
+        },
+    )
+    num_ranks, num_steps = fit.times.times.shape
+    sentences = Sentences(
+        (
+            f"{fit.times.source}: {num_ranks:,} ranks, {num_steps:,} "
+            f"{'steps' if fit.times.per == 'step' else 'collectives'}, median compute "
+            f"{format_duration(fit.median)}. Bands hold 95 % of samples of steps that "
+            "are drawn again.",
+        )
+    )
+    sections = [Section("fit", "What fits", (parameters, sentences))]
+    if fit.slow:
+        ranks = DataTable.of(
+            f"Ranks that are always slow: {percent(FALSE_SHARE)} of them may be wrong",
+            fit.slow,
+            {
+                "Rank": lambda rank: str(rank.rank),
+                "Node": lambda rank: rank.node or "-",
+                "Times as long": lambda rank: cell(rank.factor, "{:.3f}".format),
+                "Deviations": lambda rank: cell(rank.deviations, "{:.1f}".format),
+            },
+            sortable=True,
+        )
+        sections.append(Section("drain", "Whom to drain", (ranks,)))
+    paste = Snippet(name="scenario.toml", text=fit_toml(fit))
+    sections.append(Section("toml", "For a scenario", (paste,)))
+    return Document.of(fit.times.source, "jitter-fit", headline, sections)

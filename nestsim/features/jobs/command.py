@@ -10,10 +10,10 @@ from typing import Any
 from nestsim.commands.calls import ProgressTarget, calling
 from nestsim.commands.report import PagedReport, Parts
 from nestsim.document.dumps import csv_of
-from nestsim.document.folder import json_writer
+from nestsim.document.folder import Writer, json_writer
 from nestsim.features.jobs.document import jobs_document
 from nestsim.features.jobs.job import jobs_job
-from nestsim.features.jobs.record import job_rows, jobs_json
+from nestsim.features.jobs.record import job_rows, jobs_json, shift_rows
 from nestsim.features.jobs.results import TenancyResult
 from nestsim.features.jobs.scenario import JobsScenario
 from topologies.errors import InputError
@@ -58,11 +58,17 @@ class TenancyReport(PagedReport):
     def parts(self) -> Parts:
         """Return record, a row for each job, figure and page."""
         record, rows = jobs_json(self.result), job_rows(self.result)
+        files: dict[str, str | bytes | Writer] = {
+            "jobs.json": json_writer(record),
+            "jobs.csv": csv_of(rows),
+        }
+        if self.result.shifts:
+            files["shifts.csv"] = csv_of(shift_rows(self.result))
         return Parts(
             record=record,
             rows=rows,
             document=partial(jobs_document, record),
-            files={"jobs.json": json_writer(record), "jobs.csv": csv_of(rows)},
+            files=files,
             pictures={"jobs": ()},
             manifest={"scenario": self.result.name},
         )
@@ -76,6 +82,7 @@ def jobs(
     scenario: JobsSource,
     *,
     ecmp_seeds: Sequence[int] | None = None,
+    shifts: int | None = None,
     progress: ProgressTarget = None,
 ) -> TenancyReport:
     """Place several jobs on one fabric, and replay them alone and together.
@@ -88,6 +95,9 @@ def jobs(
     ecmp_seeds
         Seeds of the hash that picks cables, one replay of all jobs for each; None for
         those of the scenario.
+    shifts
+        Starts of each job that meets others for which all are replayed; None for what
+        the scenario says.
     progress
         As `nestsim.plan` takes it.
 
@@ -99,6 +109,8 @@ def jobs(
     loaded = loaded_jobs(scenario)
     if ecmp_seeds is not None:
         loaded = loaded.with_ecmp_seeds(ecmp_seeds)
+    if shifts is not None:
+        loaded = loaded.with_shifts(shifts)
     notes = [note for tenant in loaded.tenants for note in tenant.scenario.notes]
     with calling(progress, loaded.path, notes) as call:
         result = jobs_job(loaded, progress=call.progress)

@@ -5,6 +5,10 @@ from typing import Any
 
 from nestsim.document.figures import (
     BarGroups,
+    CurveMarks,
+    CurvePoint,
+    Curves,
+    DrawnCurve,
     GroupedBar,
     HeatCell,
     HeatGroup,
@@ -25,6 +29,7 @@ from nestsim.document.parts import (
     paragraphs,
 )
 from nestsim.document.wording import number, percent, plan_label, plural, seeds_in_words
+from nestsim.features.jobs.orbits import PUSH, Shifts
 from nestsim.features.jobs.results import TenancyResult
 from planner.step.plan import Plan
 from topologies.units import format_duration
@@ -83,6 +88,12 @@ def _sections(data: Record) -> Iterator[Section]:
         title="Placements",
         blocks=tuple(map(_placement_table, data["placements"])),
     )
+    if data["shifts"]:
+        yield Section(
+            name="shifts",
+            title="Other starts",
+            blocks=tuple(map(_shift_figure, data["shifts"])),
+        )
     yield Section(name="plans", title="Plans", blocks=(_plan_table(jobs),))
     yield Section(
         name="basis", title="What this rests on", blocks=paragraphs(data["notes"])
@@ -245,7 +256,7 @@ def _link_table(links: Sequence[Record], names: Sequence[str]) -> DataTable:
 
 
 def _placement_table(choice: Record) -> DataTable:
-    candidates, chosen = choice["candidates"], choice["chosen"]
+    candidates, chosen, jobs = choice["candidates"], choice["chosen"], choice["jobs"]
     order = sorted(
         range(len(candidates)),
         key=lambda at: (at != chosen, candidates[at]["lost_devices"], at),
@@ -254,15 +265,30 @@ def _placement_table(choice: Record) -> DataTable:
     def slowdown(place: int) -> Callable[[Record], str | Cell]:
         return lambda candidate: cell(candidate["slowdown"][place], times)
 
+    def step(place: int) -> Callable[[Record], str | Cell]:
+        return lambda candidate: cell(
+            candidate["places"][place]["step_s"], format_duration
+        )
+
+    def of_all(key: str) -> Callable[[Record], str | Cell]:
+        return lambda candidate: " + ".join(place[key] for place in candidate["places"])
+
+    several = len(jobs) > 1
     whole = "all that differ" if choice["is_complete"] else "not all that there are"
+    if several and not choice["is_complete"]:
+        whole = "found by moving jobs, not all that there are"
+    names = " + ".join(f'"{job}"' for job in jobs)
     return DataTable.of(
-        f'Where "{choice["job"]}" hurts least: {plural(len(candidates), "placement")}, '
-        f"{whole}",
+        f"Where {names} {'hurt' if several else 'hurts'} least: "
+        f"{plural(len(candidates), 'placement')}, {whole}",
         [candidates[at] for at in order],
         {
-            "Placement": lambda candidate: candidate["label"],
-            "Devices": lambda candidate: candidate["devices_in_words"],
-            "Step": keyed("step_s", format_duration),
+            "Placement": of_all("label"),
+            "Devices": of_all("devices_in_words"),
+            **{
+                f"Step, {job}" if several else "Step": step(place)
+                for place, job in enumerate(jobs)
+            },
             **{
                 f"Slow-down, {name}": slowdown(place)
                 for place, name in enumerate(choice["beside"])
@@ -273,6 +299,73 @@ def _placement_table(choice: Record) -> DataTable:
         shown=order.index(chosen),
         first=_MOST_PLACEMENTS,
     )
+
+
+def _shift_figure(shifts: Record) -> FigureBlock:
+    """Return what starts of a job make of those that it meets."""
+    starts, names = shifts["starts"], shifts["beside"]
+
+    def point(start: Record, place: int) -> CurvePoint:
+        later, slowdown = format_duration(start["later_s"]), start["slowdown"][place]
+        words = f"{names[place]}: {times(slowdown)}, {later} later"
+        return CurvePoint(start["later_s"], 100.0 * (slowdown - 1.0), words)
+
+    def slowdown(place: int) -> Callable[[Record], str | Cell]:
+        return lambda start: cell(start["slowdown"][place], times)
+
+    def repeated(start: Record) -> str:
+        if start["orbit"] is None:
+            return "nothing"
+        orbit = shifts["orbits"][start["orbit"]]
+        steps = " : ".join(f"{count:,}" for count in orbit["steps"])
+        return f"{steps} in {format_duration(orbit['period_s'])}"
+
+    def pushed(start: Record) -> str:
+        if start["orbit"] is None:
+            return _DRIFTS[start["is_settled"]]
+        return str(shifts["orbits"][start["orbit"]]["pushed"])
+
+    def number_of(start: Record) -> str:
+        return "-" if start["orbit"] is None else str(start["orbit"] + 1)
+
+    best = shifts["best"]
+    return FigureBlock(
+        name=f"shifts of {shifts['job']}",
+        title=f'If "{shifts["job"]}" began later',
+        about="Curves of what the other jobs add to each job's step over how much "
+        "later one of them begins.",
+        drawing=Curves(
+            curves=tuple(
+                DrawnCurve(name, tuple(point(start, place) for start in starts))
+                for place, name in enumerate(names)
+            ),
+            across=f"start of {shifts['job']} after today's [s]",
+            up="longer beside the others [% of the step alone]",
+            round_ticks=True,
+            marks=CurveMarks(upright=(starts[best]["later_s"],)),
+        ),
+        note=shifts["in_words"],
+        table=DataTable.of(
+            f'If "{shifts["job"]}" began later',
+            starts,
+            {
+                "Later": keyed("later_s", format_duration),
+                **{
+                    f"Slow-down, {name}": slowdown(place)
+                    for place, name in enumerate(names)
+                },
+                "Lost devices": keyed("lost_devices", devices_in_words),
+                "Orbit": number_of,
+                "Steps that repeat": repeated,
+                "If pushed": pushed,
+            },
+            shown=best,
+        ),
+    )
+
+
+_DRIFTS = {True: "drifts, mean known", False: "drifts"}
+"""What jobs do that are not locked, by whether their mean is settled."""
 
 
 def _plan_table(jobs: Sequence[Record]) -> DataTable:
@@ -329,3 +422,38 @@ def slowdown_in_words(slowdown: float, low: float, high: float) -> str:
     if low == high:
         return times(slowdown)
     return f"{times(slowdown)} ({times(low)} to {times(high)})"
+
+
+def shifts_in_words(shifts: Shifts) -> str:
+    """Say what the best start of a job saves, and whether the jobs stay there."""
+    best, worst = shifts.starts[shifts.best], shifts.starts[shifts.worst]
+    today = shifts.starts[0]
+    if not shifts.best and worst.lost - today.lost <= shifts.nearly:
+        return f'When "{shifts.job}" begins makes no difference.'
+    words = (
+        f"Begun as today all lose {devices_in_words(today.lost)} devices, at worst "
+        f"{devices_in_words(worst.lost)} ({format_duration(worst.offset)} later)"
+    )
+    if today.lost - best.lost <= shifts.nearly:
+        return f"{words}: no start is better than today's. {_stays(shifts)}"
+    return (
+        f"{words}, at best {devices_in_words(best.lost)}: begun "
+        f'{format_duration(best.offset)} later, "{shifts.job}" saves '
+        f"{devices_in_words(shifts.saves)} devices. {_stays(shifts)}"
+    )
+
+
+def _stays(shifts: Shifts) -> str:
+    """Say what becomes of the best start's phases."""
+    orbit = shifts.starts[shifts.best].orbit
+    if orbit is None:
+        return "The phases drift there: nothing repeats."
+    basin = shifts.basins[orbit]
+    if basin.holds == "returns":
+        return "The phases hold there by themselves: pushed, the jobs come back."
+    where = "stay shifted" if basin.holds == "stays" else "drift or go elsewhere"
+    return (
+        "The phases do not hold there by themselves: pushed by "
+        f"{percent(PUSH)} of the step, the jobs {where}, and lose "
+        f"{devices_in_words(basin.pushed_lost)} devices."
+    )

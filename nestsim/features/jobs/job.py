@@ -1,49 +1,30 @@
 """Jobs on one fabric: where each one is, and what they do to each other.
 
-Jobs whose devices the file names are there first. Then the others are placed, the
-largest first, of equals by name: so the order of the file makes no difference. One that
-is to be placed best is tried in each of its candidates beside the jobs that are there,
-by the shared replay, where its plan fits; taken is the one by which all of them
-together lose the least throughput. That is counted in devices: a job of ``n`` devices
-that takes ``s`` times as long as it could loses ``n (1 - 1 / s)`` of them. A job that
-stands is held against itself alone; the one that is placed against the candidate where
-it is fastest alone, so that a place where it is slow, but disturbs nobody, is no gain
-by itself.
+They are placed (`nestsim.features.jobs.floor`), replayed alone and together, once more
+for each ECMP seed, and, where the file says so, for other starts of each
+(`nestsim.features.jobs.orbits`).
 """
 
 from collections.abc import Sequence
 
 from nestsim.features.jobs.fabric import Fabric
-from nestsim.features.jobs.placements import (
-    CandidateDevices,
-    Room,
-    candidates,
-    compact,
-    spread,
-)
+from nestsim.features.jobs.floor import Floor
+from nestsim.features.jobs.orbits import Company, Shifts, shifted_starts
 from nestsim.features.jobs.plans import NoTenantPlanError, Plans, TenantPlan
 from nestsim.features.jobs.replay import long_run_notes, steady_step
 from nestsim.features.jobs.results import (
-    JudgedPlacement,
     Meeting,
-    PlacementChoice,
     TenancyResult,
     TenantOutcome,
-    lost_devices,
     meeting_levels,
     meeting_links,
 )
-from nestsim.features.jobs.scenario import JobsScenario, Tenant
+from nestsim.features.jobs.scenario import JobsScenario
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import plan_groups
 from planner.work import Progress
-from topologies.arrays import IntArray
-from topologies.errors import InputError
 from topologies.network import Network
-
-_SAME = 1e-9
-"""Devices that are lost, relative to all, by which placements do not differ."""
 
 
 def jobs_job(file: JobsScenario, *, progress: Progress | None = None) -> TenancyResult:
@@ -58,7 +39,7 @@ def jobs_job(file: JobsScenario, *, progress: Progress | None = None) -> Tenancy
     for seed in file.ecmp_seeds[:1]:
         Fabric.of(file.tenants, seed)  # a network without cables is refused at once
     plans = Plans(fabric.wires, progress)
-    floor = _Floor(file, fabric, plans, progress)
+    floor = Floor(file.tenants, fabric, plans, progress)
     try:
         floor.place_all()
         made = [plans.on(job, floor.devices[job.index]) for job in file.tenants]
@@ -94,7 +75,8 @@ def jobs_job(file: JobsScenario, *, progress: Progress | None = None) -> Tenancy
         shortfall="",
         links=meeting_links(fabric.network, shares),
         levels=meeting_levels(fabric.network, shares),
-        choices=tuple(floor.choices),
+        choice=floor.choice,
+        shifts=_shifts(file, fabric, [work for _, work in lowered], meeting, progress),
         seeds=file.ecmp_seeds,
         notes=(
             *floor.notes,
@@ -112,10 +94,40 @@ def _no_result(file: JobsScenario, fabric: Fabric, why: str) -> TenancyResult:
         shortfall=why,
         links=(),
         levels=(),
-        choices=(),
+        choice=None,
+        shifts=(),
         seeds=file.ecmp_seeds,
         notes=(),
     )
+
+
+def _shifts(
+    file: JobsScenario,
+    fabric: Fabric,
+    works: Sequence[PipelineWork],
+    meeting: Meeting,
+    progress: Progress | None,
+) -> tuple[Shifts, ...]:
+    """Return what other starts make of the jobs that meet; none if nobody asks.
+
+    Of two jobs only the difference of their starts counts: the second one's is moved.
+    """
+    shifts = []
+    for group in meeting.replay.groups if file.shifts else ():
+        tenants = [file.tenants[job] for job in group]
+        company = Company(
+            network=fabric.network,
+            works=[works[job] for job in group],
+            names=[tenant.name for tenant in tenants],
+            num_devices=[tenant.num_devices for tenant in tenants],
+            settings=file.cluster.simulation,
+            most_steps=file.most_steps,
+            starts=[tenant.start for tenant in tenants],
+            alone=[meeting.alone[job] for job in group],
+        )
+        moved = range(1 if len(group) < 3 else 0, len(group))
+        shifts += [shifted_starts(company, job, file.shifts, progress) for job in moved]
+    return tuple(shifts)
 
 
 def _slowdowns(
@@ -180,166 +192,3 @@ def _tensor_groups_leave_nodes(network: Network, priced: PricedPlan) -> bool:
     node_size = 1 if network.rules is None else network.rules.node_size
     nodes = (groups // node_size for groups in plan_groups(priced.plan).tensor())
     return any((of_groups != of_groups[:, :1]).any() for of_groups in nodes)
-
-
-class _Floor:
-    """Where jobs are, while they are placed one after another."""
-
-    def __init__(
-        self,
-        file: JobsScenario,
-        fabric: Fabric,
-        plans: Plans,
-        progress: Progress | None,
-    ) -> None:
-        self.tenants, self.fabric, self.plans = file.tenants, fabric, plans
-        self.progress = progress
-        self.devices: dict[int, IntArray] = {
-            tenant.index: tenant.devices
-            for tenant in file.tenants
-            if tenant.devices is not None
-        }
-        self.choices: list[PlacementChoice] = []
-        self.notes: list[str] = []
-        self._lowered: dict[object, tuple[PricedPlan, PipelineWork]] = {}
-
-    def place_all(self) -> None:
-        """Place the jobs whose devices the file does not name.
-
-        Raises
-        ------
-        InputError
-            If what is free does not suffice for one.
-        """
-        waiting = [one for one in self.tenants if one.index not in self.devices]
-        for tenant in sorted(waiting, key=lambda one: (-one.num_devices, one.name)):
-            devices = self._place(tenant)
-            if devices is None:
-                raise InputError(
-                    "there are not enough devices left in one piece",
-                    where=f"jobs[{tenant.index}].num_devices",
-                    got=tenant.num_devices,
-                    expected="free devices in whole runs of "
-                    f"{self._room().blocks_of(tenant.num_devices)[0]}",
-                )
-            self.devices[tenant.index] = devices
-
-    def _room(self) -> Room:
-        standing = sorted(self._standing(), key=lambda tenant: tenant.name)
-        cluster = self.tenants[0].scenario
-        return Room.of(
-            self.fabric.wires,
-            [self.devices[tenant.index] for tenant in standing],
-            is_even=cluster.degradation is None and not cluster.groups,
-        )
-
-    def _standing(self) -> list[Tenant]:
-        return [tenant for tenant in self.tenants if tenant.index in self.devices]
-
-    def _place(self, tenant: Tenant) -> IntArray | None:
-        room = self._room()
-        if tenant.placement == "compact":
-            return compact(room, tenant.num_devices)
-        if tenant.placement == "spread":
-            return spread(room, tenant.num_devices)
-        known = candidates(room, tenant.num_devices)
-        if len(known.listed) < 2:
-            return known.listed[0].devices if known.listed else None
-        listed = self._with_plans(tenant, known.listed)
-        if len(listed) < 2:
-            return listed[0].devices
-        return self._best(tenant, listed, is_complete=known.is_complete)
-
-    def _with_plans(
-        self, tenant: Tenant, listed: Sequence[CandidateDevices]
-    ) -> list[CandidateDevices]:
-        """Return the candidates where a job's plan fits, all with a plan if none does.
-
-        They differ in that where accelerators do.
-
-        Raises
-        ------
-        NoTenantPlanError
-            If the job has no plan on any.
-        """
-        planned, fitting, errors = [], [], []
-        for candidate in listed:
-            try:
-                made = self.plans.on(tenant, candidate.devices)
-            except NoTenantPlanError as error:
-                errors.append(error)
-                continue
-            planned.append(candidate)
-            if made.fits:
-                fitting.append(candidate)
-        if not planned:
-            raise errors[0]
-        if fitting and len(fitting) < len(listed):
-            self.notes.append(
-                f"On {len(listed) - len(fitting)} of {len(listed)} placements of "
-                f'"{tenant.name}" no plan of it fits into memory: these were not tried.'
-            )
-        return fitting or planned
-
-    def _best(
-        self, tenant: Tenant, listed: Sequence[CandidateDevices], *, is_complete: bool
-    ) -> IntArray:
-        """Return the candidate with the least loss, the first of equals."""
-        together = [*self._standing(), tenant]
-        together.sort(key=lambda one: one.index)
-        own = together.index(tenant)
-        meetings = []
-        for number, candidate in enumerate(listed):
-            if self.progress is not None:
-                doing = f'place "{tenant.name}": {candidate.label}'
-                self.progress(doing, number / len(listed))
-            places = {**self.devices, tenant.index: candidate.devices}
-            works = [self._work(one, places[one.index]) for one in together]
-            meetings.append(self.fabric.meet(together, works))
-        least = min(meeting.alone[own] for meeting in meetings)
-        judged = [
-            _judged(candidate, meeting, together, own, least)
-            for candidate, meeting in zip(listed, meetings, strict=True)
-        ]
-        total = sum(one.num_devices for one in together)
-        best = min(one.lost for one in judged)
-        chosen = next(
-            k for k, one in enumerate(judged) if one.lost <= best + _SAME * total
-        )
-        self.choices.append(
-            PlacementChoice(
-                tenant=tenant,
-                others=tuple(one.name for one in together),
-                judged=tuple(judged),
-                chosen=chosen,
-                is_complete=is_complete,
-            )
-        )
-        return judged[chosen].devices
-
-    def _work(self, tenant: Tenant, devices: IntArray) -> PipelineWork:
-        """Return one step of a job on some devices."""
-        key = (tenant.index, devices.tobytes())
-        if key not in self._lowered:
-            made = self.plans.on(tenant, devices)
-            self._lowered[key] = self.fabric.lower(tenant, made)
-        return self._lowered[key][1]
-
-
-def _judged(
-    candidate: CandidateDevices,
-    meeting: Meeting,
-    together: Sequence[Tenant],
-    own: int,
-    least: float,
-) -> JudgedPlacement:
-    """Return what a placement costs the jobs that meet there."""
-    slowdowns = list(meeting.slowdowns)
-    slowdowns[own] = meeting.together[own] / least
-    return JudgedPlacement(
-        label=candidate.label,
-        devices=candidate.devices,
-        step_time=meeting.together[own],
-        slowdowns=tuple(slowdowns),
-        lost=lost_devices([one.num_devices for one in together], slowdowns),
-    )

@@ -4,7 +4,13 @@ from typing import Any
 
 from nestsim.document.dumps import csv_of
 from nestsim.document.wording import device_ranges
-from nestsim.features.jobs.document import devices_in_words, headline, slowdown_in_words
+from nestsim.features.jobs.document import (
+    devices_in_words,
+    headline,
+    shifts_in_words,
+    slowdown_in_words,
+)
+from nestsim.features.jobs.orbits import Shifts
 from nestsim.features.jobs.results import (
     PlacementChoice,
     TenancyResult,
@@ -49,7 +55,8 @@ def jobs_json(result: TenancyResult) -> dict[str, Any]:
             }
             for link in links
         ],
-        "placements": [_choice_json(choice) for choice in result.choices],
+        "placements": [] if result.choice is None else [_choice_json(result.choice)],
+        "shifts": [_shifts_json(shifts) for shifts in result.shifts],
         "notes": list(result.notes),
     }
 
@@ -117,20 +124,92 @@ def _steady_json(steady: Steady) -> dict[str, Any]:
 
 
 def _choice_json(choice: PlacementChoice) -> dict[str, Any]:
+    names = [tenant.name for tenant in choice.tenants]
     return {
-        "job": choice.tenant.name,
+        "jobs": names,
         "beside": list(choice.others),
         "is_complete": choice.is_complete,
         "chosen": choice.chosen,
         "candidates": [
             {
-                "label": candidate.label,
-                "devices": to_ranges(candidate.devices.tolist()),
-                "devices_in_words": device_ranges(candidate.devices.tolist()),
-                "step_s": candidate.step_time,
+                "places": [
+                    {
+                        "job": name,
+                        "label": label,
+                        "devices": to_ranges(devices.tolist()),
+                        "devices_in_words": device_ranges(devices.tolist()),
+                        "step_s": step,
+                    }
+                    for name, label, devices, step in zip(
+                        names,
+                        candidate.labels,
+                        candidate.devices,
+                        candidate.step_times,
+                        strict=True,
+                    )
+                ],
                 "slowdown": list(candidate.slowdowns),
                 "lost_devices": candidate.lost,
             }
             for candidate in choice.judged
         ],
     }
+
+
+def _shifts_json(shifts: Shifts) -> dict[str, Any]:
+    """Return what starts of a job make of those that it meets."""
+    return {
+        "job": shifts.job,
+        "in_words": shifts_in_words(shifts),
+        "beside": list(shifts.beside),
+        "span_s": shifts.span,
+        "best": shifts.best,
+        "worst": shifts.worst,
+        "saved_devices": shifts.saves,
+        "starts": [
+            {
+                "later_s": start.offset,
+                "slowdown": list(start.slowdowns),
+                "lost_devices": start.lost,
+                "orbit": start.orbit,
+                "is_settled": start.is_settled,
+            }
+            for start in shifts.starts
+        ],
+        "orbits": [
+            {
+                "period_s": basin.orbit.period,
+                "steps": list(basin.orbit.steps),
+                "phases": list(basin.orbit.phases),
+                "slowdown": list(basin.slowdowns),
+                "starts": list(basin.starts),
+                "pushed": basin.holds,
+                "pushed_lost_devices": basin.pushed_lost,
+            }
+            for basin in shifts.basins
+        ],
+    }
+
+
+def shift_rows(result: TenancyResult) -> list[dict[str, Any]]:
+    """Return a row for each job beside each start of each job that is shifted."""
+    rows = []
+    for shifts in result.shifts:
+        for start in shifts.starts:
+            basin = None if start.orbit is None else shifts.basins[start.orbit]
+            rows += [
+                {
+                    "shifted": shifts.job,
+                    "later_s": start.offset,
+                    "job": name,
+                    "slowdown": start.slowdowns[place],
+                    "lost_devices_of_all": start.lost,
+                    "orbit": start.orbit,
+                    "period_s": basin and basin.orbit.period,
+                    "steps": basin and basin.orbit.steps[place],
+                    "phase": basin and basin.orbit.phases[place],
+                    "pushed": basin and basin.holds,
+                }
+                for place, name in enumerate(shifts.beside)
+            ]
+    return rows

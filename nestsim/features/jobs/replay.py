@@ -191,13 +191,30 @@ def slowdown(shared: SharedReplay, alone: SharedReplay, job: int) -> float:
     return steady_step(shared, job).time / steady_step(alone, 0).time
 
 
-def replay_together(
+def lost_devices(num_devices: Sequence[int], slowdowns: Sequence[float]) -> float:
+    """Return how many devices' throughput jobs lose to each other.
+
+    Parameters
+    ----------
+    num_devices
+        Of each job.
+    slowdowns
+        Of each job.
+    """
+    return sum(
+        count * (1.0 - 1.0 / slowdown)
+        for count, slowdown in zip(num_devices, slowdowns, strict=True)
+    )
+
+
+def replay_together(  # noqa: PLR0913 - four of them by name
     network: Network,
     works: Sequence[PipelineWork],
     settings: ReplaySettings,
     *,
     steps: Sequence[int] | int = MOST_STEPS,
     offsets: Sequence[float] | None = None,
+    locked_within: int = 0,
     progress: Progress | None = None,
 ) -> SharedReplay:
     """Replay jobs that run at the same time on devices of one network.
@@ -219,6 +236,9 @@ def replay_together(
         take in the long run.
     offsets
         Moment at which each job begins; 0 for all if None [s].
+    locked_within
+        Steps of the slowest until which jobs are replayed whose means are settled, but
+        which may lock later.
     progress
         Called before a long run with about how long it will take.
 
@@ -232,7 +252,7 @@ def replay_together(
     assert len(starts) == len(works) > 0
     assert all(start >= 0.0 for start in starts)
     _check_disjoint(works)
-    replays = _Replays(network, settings, progress)
+    replays = _Replays(network, settings, progress, locked_within=locked_within)
     if not isinstance(steps, int):
         assert len(steps) == len(works)
         assert all(count >= 1 for count in steps)
@@ -275,6 +295,9 @@ class _Replays:
     tick: float = TICK
     """The finest tick to be used [s]."""
 
+    locked_within: int = 0
+    """Steps until which means that are settled are not enough."""
+
     def steadied(
         self, stints: Sequence[Stint], shared: SharedReplay, most_steps: int
     ) -> SharedReplay:
@@ -284,7 +307,7 @@ class _Replays:
         """
         starts = [stint.start for stint in stints]
         wanted = LEAST_STEPS
-        while wanted < most_steps and not shared.is_settled:
+        while wanted < most_steps and not self._is_enough(shared, wanted):
             growth = _GROWTH if wanted == LEAST_STEPS else _GROWTH // 2
             wanted = min(wanted * growth, most_steps)
             times = [shared.step_times(job) for job in range(len(stints))]
@@ -303,6 +326,11 @@ class _Replays:
                     raise
                 break
         return shared
+
+    def _is_enough(self, shared: SharedReplay, num_steps: int) -> bool:
+        """Whether it is known after so many steps what jobs take in the long run."""
+        is_locked = all(steady and steady.lock for steady in shared.steady)
+        return shared.is_settled and (is_locked or num_steps >= self.locked_within)
 
     def run(self, stints: Sequence[Stint]) -> SharedReplay:
         """Replay jobs for given numbers of steps."""

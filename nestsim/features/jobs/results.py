@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nestsim.features.jobs.orbits import Shifts
 from nestsim.features.jobs.plans import TenantPlan
-from nestsim.features.jobs.replay import SharedReplay
+from nestsim.features.jobs.replay import SharedReplay, lost_devices
 from nestsim.features.jobs.scenario import Tenant
 from nestsim.features.jobs.steady import Steady
 from nestsim.features.run.statistics import link_name
@@ -138,20 +139,20 @@ class LevelMeeting(NamedTuple):
 
 
 class JudgedPlacement(NamedTuple):
-    """One of the placements of a job that were tried."""
+    """One of the placements that were tried, of all jobs that are placed best."""
 
-    label: str
-    """How its devices were chosen."""
+    labels: tuple[str, ...]
+    """How the devices of each job were chosen."""
 
-    devices: IntArray
-    """The devices, rising."""
+    devices: tuple[IntArray, ...]
+    """The devices of each, rising."""
 
-    step_time: float
-    """Step time of the job itself beside the others [s]."""
+    step_times: tuple[float, ...]
+    """Step time of each beside the others [s]."""
 
     slowdowns: tuple[float, ...]
-    """Of the jobs that stood already, and of this job against the placement where it
-    is fastest by itself, in the order of the file."""
+    """Of the jobs that stood already, and of these jobs against the placements where
+    they are fastest by themselves, in the order of the file."""
 
     lost: float
     """Throughput that all of them lose, in devices of theirs: the sum of
@@ -160,13 +161,13 @@ class JudgedPlacement(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlacementChoice:
-    """The placements of one job that were tried."""
+    """The placements that were tried of jobs with placement "best"."""
 
-    tenant: Tenant
-    """The job."""
+    tenants: tuple[Tenant, ...]
+    """The jobs, in the order of the file."""
 
     others: tuple[str, ...]
-    """Names of the jobs that the slow-downs are of, this one included."""
+    """Names of the jobs that the slow-downs are of, these included."""
 
     judged: tuple[JudgedPlacement, ...]
     """In the order in which equals win."""
@@ -202,8 +203,11 @@ class TenancyResult:
     levels: tuple[LevelMeeting, ...]
     """Levels that carry anything, the innermost first."""
 
-    choices: tuple[PlacementChoice, ...]
-    """Of jobs with placement "best", in the order in which they were placed."""
+    choice: PlacementChoice | None
+    """Where jobs with placement "best" were tried; None if there was no choice."""
+
+    shifts: tuple[Shifts, ...]
+    """What other starts make of jobs that meet; empty if nobody asked."""
 
     seeds: tuple[int, ...]
     """ECMP seeds of `TenantOutcome.by_seed`."""
@@ -225,22 +229,6 @@ class TenancyResult:
             [len(outcome.devices) for outcome in self.outcomes],
             [outcome.slowdown for outcome in self.outcomes],
         )
-
-
-def lost_devices(num_devices: list[int], slowdowns: list[float]) -> float:
-    """Return how many devices' throughput jobs lose to each other.
-
-    Parameters
-    ----------
-    num_devices
-        Of each job.
-    slowdowns
-        Of each job.
-    """
-    return sum(
-        count * (1.0 - 1.0 / slowdown)
-        for count, slowdown in zip(num_devices, slowdowns, strict=True)
-    )
 
 
 def meeting_links(network: Network, shares: FloatArray) -> tuple[LinkMeeting, ...]:

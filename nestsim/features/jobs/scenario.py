@@ -84,6 +84,9 @@ class JobsScenario:
     most_steps: int
     """Steps of the slowest of the jobs that meet, at most."""
 
+    shifts: int
+    """Starts of each job that meets others for which they are replayed; 0 for none."""
+
     __repr__ = short_repr
 
     @classmethod
@@ -143,6 +146,17 @@ class JobsScenario:
             checked(SharedTable, {"ecmp_seeds": listed})
         return replace(self, ecmp_seeds=tuple(listed))
 
+    def with_shifts(self, shifts: int) -> "JobsScenario":
+        """Return the same jobs with another number of starts of each.
+
+        Raises
+        ------
+        InputError
+            If it is no such number.
+        """
+        checked(SharedTable, {"shifts": shifts})
+        return replace(self, shifts=shifts)
+
     def files(self) -> tuple[Path, ...]:
         """Return the files that the jobs are read from; their own comes first."""
         named = chain.from_iterable(tenant.scenario.files() for tenant in self.tenants)
@@ -181,6 +195,7 @@ def _jobs_of(document: Mapping[str, Any], file: Path, text: bytes) -> JobsScenar
         tenants=tenants,
         ecmp_seeds=tuple(shared.ecmp_seeds or ()),
         most_steps=shared.most_steps,
+        shifts=shared.shifts,
     )
 
 

@@ -5,7 +5,8 @@ from functools import partial
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
-from nestsim.document.dumps import csv_of, dump_json
+from nestsim.document.dumps import csv_of
+from nestsim.document.folder import Writer, json_writer
 from nestsim.features.rl.document import rl_document
 from nestsim.features.rl.job import RlResult, rl_job
 from nestsim.features.rl.record import phase_rows, rl_json
@@ -42,7 +43,7 @@ class RlReport(ScenarioReport):
     def parts(self) -> Parts:
         """Return record, a row for each phase, figure and page."""
         record, rows = rl_json(self.result), phase_rows(self.result)
-        files = {"rl.json": dump_json(record)}
+        files: dict[str, str | bytes | Writer] = {"rl.json": json_writer(record)}
         if rows:
             files["rl.csv"] = csv_of(rows)
         return Parts(

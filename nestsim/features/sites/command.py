@@ -5,7 +5,8 @@ from functools import partial
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
-from nestsim.document.dumps import csv_of, dump_json
+from nestsim.document.dumps import csv_of
+from nestsim.document.folder import Writer, json_writer
 from nestsim.features.sites.document import sites_document
 from nestsim.features.sites.job import SitesResult, sites_job
 from nestsim.features.sites.record import curve_rows, sites_json
@@ -41,7 +42,7 @@ class SitesReport(ScenarioReport):
     def parts(self) -> Parts:
         """Return record, points of the curves, figures and page."""
         record, rows = sites_json(self.result), curve_rows(self.result)
-        files = {"sites.json": dump_json(record)}
+        files: dict[str, str | bytes | Writer] = {"sites.json": json_writer(record)}
         if rows:
             files["sites.csv"] = csv_of(rows)
         return Parts(

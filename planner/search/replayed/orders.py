@@ -31,7 +31,8 @@ import numpy as np
 from estimators.collectives.cost import rates_by_algorithm
 from estimators.collectives.messages import slowest_edges
 from estimators.layers.work import LayerTable
-from planner.cost.rates import PlacementRates, StageGroups
+from planner.cost.groups import StageGroups
+from planner.cost.rates import PlacementRates
 from planner.kernels import tables as columns
 from planner.kernels.placement_loads import leaving_shares
 from planner.kernels.replay_memory import PassOrder

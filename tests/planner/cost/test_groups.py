@@ -7,7 +7,7 @@ import pytest
 
 from estimators.grouping import Grouping
 from estimators.training import ParallelismConfig
-from planner.cost.rates import StageGroups
+from planner.cost.groups import StageGroups
 from tests import failures
 from topologies import InputError
 

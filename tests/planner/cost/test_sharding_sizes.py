@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from planner.cost.rates import AlgorithmChoice, PricedGrid, StageGroups
+from planner.cost.groups import StageGroups
+from planner.cost.rates import AlgorithmChoice, PricedGrid
 from topologies import FatTreeSpec, LevelSpec, build_network
 
 NODES_OF_FOUR = build_network(

@@ -29,8 +29,9 @@ from nestsim.simulator.build import build_model
 from nestsim.simulator.flows import build_flows
 from nestsim.simulator.replay import ReplaySettings, fold_model, replay
 from nestsim.simulator.work import LayerTraffic, LockstepTraffic
+from planner.cost.groups import StageGroups
 from planner.cost.pricing import price_plan, rates_of
-from planner.cost.rates import AlgorithmChoice, PricedGrid, StageGroups
+from planner.cost.rates import AlgorithmChoice, PricedGrid
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from tests import failures

@@ -9,7 +9,8 @@ import pytest
 
 import nestsim
 from nestsim.features.jobs.command import TenancyReport
-from nestsim.features.jobs.results import TenancyResult, lost_devices
+from nestsim.features.jobs.replay import lost_devices
+from nestsim.features.jobs.results import TenancyResult
 from nestsim.features.jobs.scenario import JobsScenario
 from tests import failures
 from tests.nestsim.features.jobs.jobs_files import MODEL, NETWORK, PLAN, document, job
@@ -135,7 +136,8 @@ def test_a_job_is_placed_where_brute_force_finds_the_least_loss() -> None:
     placed = outcomes(
         among({**job("third", 4), "placement": "best", "training": HEAVY})
     )
-    (choice,) = placed.choices
+    choice = placed.choice
+    assert choice is not None
     assert choice.is_complete
     chosen = choice.judged[choice.chosen]
     found = {}
@@ -151,18 +153,92 @@ def test_a_job_is_placed_where_brute_force_finds_the_least_loss() -> None:
     least = min(lost.values())
     assert chosen.lost == pytest.approx(least, abs=1e-9)
     assert max(lost.values()) > least + 0.01, "placements differ"
-    assert lost[tuple(chosen.devices[::2].tolist())] == pytest.approx(least, abs=1e-9)  # type: ignore[index]
+    assert lost[tuple(chosen.devices[0][::2].tolist())] == pytest.approx(
+        least, abs=1e-9
+    )  # type: ignore[index]
     third = placed.outcomes[2]
-    assert np.array_equal(third.devices, chosen.devices)
-    assert third.together == pytest.approx(chosen.step_time, rel=1e-12)
+    assert np.array_equal(third.devices, chosen.devices[0])
+    assert third.together == pytest.approx(chosen.step_times[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("most_together", [128, 0])
+def test_jobs_are_placed_together_where_brute_force_finds_the_least_loss(
+    most_together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every two pairs of free nodes are tried; moved one by one, jobs get there too."""
+    monkeypatch.setattr("nestsim.features.jobs.floor.MOST_TOGETHER", most_together)
+    third, fourth = {"training": HEAVY}, {"training": {"global_batch_size": 8}}
+    placed = outcomes(
+        among(
+            job("third", 4, placement="best", **third),
+            job("fourth", 4, placement="best", **fourth),
+        )
+    )
+    choice = placed.choice
+    assert choice is not None
+    assert [tenant.name for tenant in choice.tenants] == ["third", "fourth"]
+    assert choice.is_complete == bool(most_together)
+    chosen = choice.judged[choice.chosen]
+    assert chosen.lost == min(candidate.lost for candidate in choice.judged)
+    found = {}
+    free = (2, 6, 10, 14)
+    for pair in combinations(free, 2):
+        nodes = [pair, tuple(node for node in free if node not in pair)]
+        first, second = (
+            ", ".join(f"{at}-{at + 1}" for at in of_job) for of_job in nodes
+        )
+        result = outcomes(
+            among(job("third", first, **third), job("fourth", second, **fourth))
+        )
+        found[pair] = result.outcomes
+    fastest = [
+        min(of_all[place].alone for of_all in found.values()) for place in (2, 3)
+    ]
+    lost = {}
+    for pair, of_all in found.items():
+        slowdowns = [outcome.slowdown for outcome in of_all[:2]]
+        slowdowns += [
+            outcome.together / least
+            for outcome, least in zip(of_all[2:], fastest, strict=True)
+        ]
+        lost[pair] = lost_devices([4] * 4, slowdowns)
+    assert chosen.lost == pytest.approx(min(lost.values()), abs=1e-8)
+    assert max(lost.values()) > min(lost.values()) + 0.01, "placements differ"
+    there = tuple(chosen.devices[0][::2].tolist())
+    assert lost[there] == pytest.approx(min(lost.values()), abs=1e-8)  # type: ignore[index]
+    for outcome, devices in zip(placed.outcomes[2:], chosen.devices, strict=True):
+        assert np.array_equal(outcome.devices, devices)
+    assert [outcome.together for outcome in placed.outcomes[2:]] == pytest.approx(
+        chosen.step_times, rel=1e-9
+    )
+
+
+def test_the_best_start_saves_what_it_says() -> None:
+    """Begun then, the jobs do what the row of that start has."""
+    data = {**crossed(), "shared": {"shifts": 6}}
+    (shifts,) = outcomes(data).shifts
+    assert (shifts.job, shifts.beside) == ("b", ("a", "b"))
+    best = shifts.starts[shifts.best]
+    assert shifts.saves > 0.01
+    moved = crossed(start=f"{1e6 * best.offset:.6f} us")
+    again = outcomes(moved).outcomes
+    assert [outcome.slowdown for outcome in again] == pytest.approx(
+        best.slowdowns, rel=1e-6
+    )
+
+
+def test_jobs_that_meet_nobody_have_no_other_starts() -> None:
+    data = document(job("a", "0-3"), job("b", "4-7"), shared={"shifts": 3})
+    assert outcomes(data).shifts == ()
 
 
 def test_equal_placements_are_taken_in_their_order() -> None:
     data = document(job("a", "0-3"), job("b", 4, placement="best"))
     result = outcomes(data)
-    (choice,) = result.choices
+    choice = result.choice
+    assert choice is not None
     assert choice.chosen == 0
-    assert choice.judged[0].label == "compact"
+    assert choice.judged[0].labels == ("compact",)
     assert result.outcomes[1].devices.tolist() == [4, 5, 6, 7]
 
 
@@ -179,7 +255,8 @@ def test_a_job_is_placed_where_its_plan_fits(plan: dict[str, Any]) -> None:
     found = outcomes(data)
     assert found.shortfall == ""
     assert found.outcomes[1].made.fits
-    (choice,) = found.choices
+    choice = found.choice
+    assert choice is not None
     dropped = 21 - len(choice.judged)
     assert dropped > 0
     assert found.notes[0].startswith(

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli
 
@@ -14,8 +15,9 @@ from nestsim.document.html import page_html
 from nestsim.document.sheet import draw_document
 from nestsim.document.wording import percent
 from nestsim.features.jobs.command import TenancyReport
-from nestsim.features.jobs.document import jobs_document
-from nestsim.features.jobs.results import lost_devices
+from nestsim.features.jobs.document import jobs_document, shifts_in_words
+from nestsim.features.jobs.orbits import Basin, Orbit, ShiftedStart, Shifts
+from nestsim.features.jobs.replay import lost_devices
 from nestsim.features.jobs.scenario import JobsScenario
 from nestsim.features.run.pages import stored_document
 from nestsim.scenario.editing import toml_text
@@ -159,6 +161,80 @@ def test_the_command_writes_what_the_face_has(
     html = (folder / "page.html").read_bytes()
     assert page_html(page).encode() == html
     assert page_html(report.document()).encode() == html
+
+
+def test_other_starts_are_a_table_a_figure_and_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, folder = tmp_path / "jobs.toml", tmp_path / "results"
+    data = document(
+        job("a", "0-1, 4-5"),
+        job("b", "2-3, 6-7", start="10 us"),
+        training={"global_batch_size": 4},
+    )
+    file.write_text(toml_text(data), encoding="utf-8")
+    words = ["jobs", str(file), "-o", str(folder), "--shifts", "4", "-q"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    report = nestsim.jobs(file, shifts=4)
+    (shifts,) = report.result.shifts
+    assert "Other starts" in printed
+    assert shifts_in_words(shifts).split(".")[0][:60] in printed
+    with (folder / "shifts.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(row["slowdown"]) for row in rows] == [
+        slowdown for start in shifts.starts for slowdown in start.slowdowns
+    ]
+    (record,) = json.loads((folder / "jobs.json").read_text("utf-8"))["shifts"]
+    assert record["starts"][1]["later_s"] == shifts.span / 4
+    figures = [figure.name for figure in report.document().figures]
+    assert "shifts of b" in figures
+    drawn = draw(lambda path: draw_document(report.document(), path), tmp_path)
+    assert not drawn.cut_off
+    assert not drawn.overlapping
+    for wrong in ("-1", "1001"):
+        assert main(["jobs", str(file), "--shifts", wrong]) == 2
+        assert "shifts" in capsys.readouterr().err
+
+
+def test_what_the_best_start_does_is_said() -> None:
+    alike = Orbit(3.0, (np.array([1.0]), np.array([0.5])))
+
+    def said(lost: list[float], best: int, holds: str | None, pushed: float) -> str:
+        starts = tuple(
+            ShiftedStart(
+                float(at), (1.0, 1.0), of_start, None if holds is None else 0, True
+            )
+            for at, of_start in enumerate(lost)
+        )
+        basin = Basin(alike, (1.0, 1.0), (0,), holds or "", pushed)
+        return shifts_in_words(
+            Shifts(
+                job="b",
+                beside=("a", "b"),
+                span=3.0,
+                starts=starts,
+                basins=(basin,),
+                best=best,
+                worst=lost.index(max(lost)),
+                nearly=0.01,
+            )
+        )
+
+    assert said([1.0, 1.005], 0, "stays", 1.0) == (
+        'When "b" begins makes no difference.'
+    )
+    assert said([4.0, 1.0], 1, "returns", 1.0) == (
+        "Begun as today all lose 4.00 devices, at worst 4.00 (0 s later), at best "
+        '1.00: begun 1 s later, "b" saves 3.00 devices. The phases hold there by '
+        "themselves: pushed, the jobs come back."
+    )
+    assert "no start is better than today's." in said([1.0, 4.0], 0, "stays", 2.0)
+    assert said([4.0, 1.0], 1, "stays", 1.5).endswith(
+        "pushed by 0.2 % of the step, the jobs stay shifted, and lose 1.50 devices."
+    )
+    assert "drift or go elsewhere" in said([4.0, 1.0], 1, "leaves", 2.0)
+    assert said([4.0, 1.0], 1, None, 0.0).endswith("nothing repeats.")
 
 
 def test_a_page_is_made_of_a_result_without_a_plan() -> None:

@@ -17,40 +17,11 @@ from nestsim.features.jobs.replay import (
 )
 from nestsim.simulator.replay import ReplaySettings
 from nestsim.simulator.system import TICK
-from nestsim.simulator.work import EdgePhase
-from tests.nestsim.simulator.cases import contended_step, network, pipeline
+from tests.nestsim.features.jobs.fluid import TRUNK, by_hand, dumbbell, sender
+from tests.nestsim.simulator.cases import contended_step, pipeline
 from topologies.errors import InputError
 
 FORM = ReplaySettings()
-TRUNK = 0
-
-
-def dumbbell(num_jobs, *, trunk=1e9, nics=None):
-    """Join devices ``2 k`` on the left with ``2 k + 1`` on the right by one trunk.
-
-    Link 0 is the trunk, ``1 + k`` leads to it, ``1 + n + k`` from it.
-    """
-    n = num_jobs
-    nics = nics or [2 * trunk] * n
-    left, right = 2 * n, 2 * n + 1
-    links = [(left, right, trunk, 0.0)]
-    links += [(2 * k, left, nics[k], 0.0) for k in range(n)]
-    links += [(right, 2 * k + 1, 10 * trunk, 0.0) for k in range(n)]
-    return network(
-        2 * n, 2 * n + 2, links, lambda a, b: [1 + a // 2, TRUNK, 1 + n + b // 2]
-    )
-
-
-def sender(job, num_bytes, compute):
-    """Work for a while, then send from the left to the right."""
-    phase = EdgePhase(np.array([2 * job]), np.array([2 * job + 1]), num_bytes, 1)
-    return pipeline(
-        [[[2 * job], [2 * job + 1]]],
-        1,
-        forward_time=[compute / 2],
-        backward_time=[compute / 2],
-        reduce_phases=((phase,),),
-    )
 
 
 @pytest.mark.parametrize("num_jobs", [1, 2, 3])
@@ -81,43 +52,6 @@ def test_jobs_that_take_turns_do_not_disturb_each_other():
     assert together.window(1).tolist() == [1, 2, 3]
     for job, alone in enumerate(replay_alone(net, works, together, FORM)):
         assert slowdown(together, alone, job) == 1.0
-
-
-def shared_rates(caps, trunk):
-    """Fill one link: the least caps first, the rest get equal shares."""
-    rates, left = {}, trunk
-    for count, job in zip(
-        range(len(caps), 0, -1), sorted(caps, key=caps.get), strict=True
-    ):
-        rates[job] = min(caps[job], left / count)
-        left -= rates[job]
-    return rates
-
-
-def by_hand(jobs, trunk):
-    """Return the ends of steps of (compute, bytes, cap, steps, start), exactly."""
-    now = Fraction(0)
-    until = [start + compute for compute, _, _, _, start in jobs]
-    left = [None] * len(jobs)
-    ends = [[] for _ in jobs]
-    while any(len(e) < one[3] for e, one in zip(ends, jobs, strict=True)):
-        sending = {k: jobs[k][2] for k in range(len(jobs)) if left[k] is not None}
-        rates = shared_rates(sending, trunk)
-        moments = [u for u in until if u is not None]
-        moments += [now + left[k] / rates[k] for k in rates]
-        then = min(moments)
-        for k, rate in rates.items():
-            left[k] -= rate * (then - now)
-            if left[k] == 0:
-                left[k] = None
-                ends[k].append(then)
-                more = len(ends[k]) < jobs[k][3]
-                until[k] = then + jobs[k][0] if more else None
-        for k in range(len(jobs)):
-            if until[k] == then and k not in rates:
-                until[k], left[k] = None, Fraction(jobs[k][1])
-        now = then
-    return ends
 
 
 job_numbers = st.tuples(

@@ -28,7 +28,7 @@ from nestsim.launch.formats.megatron.options import (
 from nestsim.launch.formats.megatron.settings import job_options
 from nestsim.launch.job import LaunchJob
 from nestsim.scenario.load import Scenario
-from planner.cost.rates import StageGroups
+from planner.cost.groups import StageGroups
 from planner.frameworks.options import LaunchOption
 from planner.search.placements import Extents, whole_dimensions
 from tests import failures

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from planner.cost.rates import StageGroups
+from planner.cost.groups import StageGroups
 from planner.search.placements import PlacementBounds
 from planner.search.replayed.orders import placed_exits, relaxed_exits
 from planner.search.space import Configuration
