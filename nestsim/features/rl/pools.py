@@ -82,8 +82,8 @@ class PoolSearch:
         words = [f"{evaluated:,} of {total:,} choices of pools were evaluated"]
         if behind:
             words.append(
-                f"{behind:,} excluded by bounds: none is faster by more than "
-                f"{100.0 * TOLERANCE:.0f} %"
+                f"{behind:,} excluded: none is faster by more than "
+                f"{100.0 * TOLERANCE:.0f} % if more devices are never slower"
             )
         if cannot:
             words.append(f"{cannot:,} cannot run")

@@ -15,7 +15,8 @@ from nestsim.features.run.record import plan_json
 from nestsim.scenario import load_scenario
 from nestsim.scenario.schema import scenario_schema
 from planner.rivals import PLANNERS
-from planner.rivals.protocol import STARTS, PlannerSettings
+from planner.rivals.protocol import STARTS, PlannerOutcome, PlannerSettings
+from planner.work import Work
 from tests import failures
 from topologies.errors import InputError
 
@@ -120,7 +121,8 @@ def test_a_search_stopped_without_a_plan_says_so_and_fails(
     planner, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr("planner.work.MOST_WORK", 10)
-    monkeypatch.setattr("planner.rivals.manual.manual_plans", lambda *_: [])
+    nothing = PlannerOutcome(plans=(), spent=Work().total(), evaluations=0)
+    monkeypatch.setattr("planner.rivals.manual.propose", lambda *_: nothing)
     asserted = '[assert]\nverdict = "infeasible"'
     scenario(tmp_path, f'planner = "{planner}"', "work_limit = 1", more=asserted)
     file = str(tmp_path / "scenario.toml")
