@@ -16,7 +16,6 @@ from rich.console import Console
 
 from nestsim.cli.streams import silence
 from nestsim.commands.task import FileOutput, Printable, Task
-from nestsim.document.canvas import nobody_asks_for_help
 from nestsim.document.dumps import dump_json
 from nestsim.document.folder import (
     ResultsFolder,
@@ -104,11 +103,6 @@ def run_command(command: Command, typed: Given) -> int:
     InputError
         If something that was typed, or that it names, is wrong.
     """
-    with nobody_asks_for_help():
-        return _run(command, typed)
-
-
-def _run(command: Command, typed: Given) -> int:
     given = _read(command, typed)
     if command.has("--system"):
         given |= _made(given)

@@ -106,44 +106,15 @@ class Colours(NamedTuple):
     """From light (nothing) to dark."""
 
 
-_NEEDS_MANUALS: ContextVar[bool] = ContextVar("_NEEDS_MANUALS", default=True)
-
-_MANUAL = "_update_set_signature_and_docstring"
-"""What writes the manual of one class of matplotlib's, where there is such a thing."""
-
-
-@contextmanager
-def nobody_asks_for_help() -> Iterator[None]:
-    """Let matplotlib be imported without the manuals that it writes of its own classes.
-
-    They list what every kind of mark can be set to, for ``help(mark.set)`` alone, and
-    take two thirds of the time of the import.
-    """
-    token = _NEEDS_MANUALS.set(False)
-    try:
-        yield
-    finally:
-        _NEEDS_MANUALS.reset(token)
-
-
 @contextmanager
 def empty_figure(
     width: float, height: float, style: Mapping[Any, Any]
 ) -> Iterator["Figure"]:
     """Give a figure of a size [inch], in a style and nobody else's."""
     import matplotlib as mpl
-    from matplotlib.artist import Artist
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
-    usual = vars(Artist).get(_MANUAL)
-    leaves_out = usual is not None and not _NEEDS_MANUALS.get()
-    if leaves_out:
-        setattr(Artist, _MANUAL, classmethod(lambda _: None))
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    finally:
-        if leaves_out:
-            setattr(Artist, _MANUAL, usual)
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(style)

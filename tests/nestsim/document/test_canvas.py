@@ -67,34 +67,6 @@ def test_a_picture_holds_the_pixels_that_matplotlib_drew(
     assert ours.info["dpi"] == pytest.approx(theirs.info["dpi"])
 
 
-def test_only_where_nobody_asks_is_matplotlib_without_manuals(tmp_path: Path) -> None:
-    program = (
-        "import sys\n"
-        "from contextlib import nullcontext\n"
-        "from nestsim.document.canvas import figure_with_headline\n"
-        "from nestsim.document.canvas import nobody_asks_for_help\n"
-        "silent = nobody_asks_for_help if sys.argv[1] == 'silent' else nullcontext\n"
-        "with silent(), figure_with_headline('a', 'b') as (figure, _):\n"
-        "    line = figure.add_subplot().plot([1])[0]\n"
-        "line.set(linewidth=3.0, color='red')\n"
-        "assert line.get_linewidth() == 3.0 and line.get_color() == 'red'\n"
-        "from matplotlib.artist import Artist\n"
-        "class Mark(Artist): pass\n"
-        "print('linewidth' in (line.set.__doc__ or ''), 'zorder' in Mark.set.__doc__)\n"
-    )
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", program, how],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for how in ("silent", "usual")
-    ]
-    assert said == ["False True\n", "True True\n"]
-
-
 def test_figures_of_runs_need_neither_seaborn_nor_pandas(tmp_path: Path) -> None:
     program = (
         "import sys\n"
