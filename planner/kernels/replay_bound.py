@@ -71,6 +71,7 @@ from planner.kernels.replay_memory import (
     Variants,
     behind_repeated,
     most_memory,
+    overfull_stage,
 )
 from planner.kernels.tables import JobConstants, zero_terms
 from topologies.arrays import FloatMatrix, FloatVector, IntMatrix, IntVector
@@ -494,7 +495,6 @@ def _least_count(family: PlanFamily, plan: PlanChoice, counting: int) -> int:
     block is to be repeated (2), only where all chunks hold as many.
     """
     p, v = family.pipeline.p, family.pipeline.v
-    room = family.job.constants.memory
     most, least = 0, family.layers.is_block.size
     for k in range(p * v):
         blocks = 0
@@ -504,17 +504,17 @@ def _least_count(family: PlanFamily, plan: PlanChoice, counting: int) -> int:
         most, least = max(most, blocks), min(least, blocks)
     if counting > 1 and least < most:
         return 0
-    if most_memory(family, with_count(plan, 0)) * _SAFE <= room:
-        return 0
-    if most_memory(family, with_count(plan, most)) * _SAFE > room:
+    full = overfull_stage(family, with_count(plan, 0), 0)
+    if full < 0 or overfull_stage(family, with_count(plan, most), full) >= 0:
         return 0
     low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2
-        if most_memory(family, with_count(plan, middle)) * _SAFE <= room:
+        still = overfull_stage(family, with_count(plan, middle), full)
+        if still < 0:
             high = middle
         else:
-            low = middle
+            low, full = middle, still
     if counting > 1:
         return _every(high, most, v)
     return high if high < most else 0

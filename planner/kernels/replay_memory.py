@@ -344,6 +344,7 @@ def _saved_by_rounds(
                     if place == j:
                         row = mode if j < plan.num_blocks else 0
                         round_ = max(round_, saved[row, layer])
+                        break
                     place += 1
         each += round_
     for c in range(v):
@@ -489,3 +490,19 @@ def most_memory(family: PlanFamily, plan: PlanChoice) -> float:
         if most * _SAFE > family.job.constants.memory:
             break
     return most
+
+
+@subkernel
+def overfull_stage(family: PlanFamily, plan: PlanChoice, first: int) -> int:
+    """Return a stage that holds more than its devices have, -1 if none does.
+
+    The search begins with some stage: what is too much with fewer repeated blocks is so
+    at the same stage most often.
+    """
+    p = family.pipeline.p
+    for further in range(p):
+        i = (first + further) % p
+        held = _stage_memory(family, plan, i) * family.devices.scarcity[i]
+        if held * _SAFE > family.job.constants.memory:
+            return i
+    return -1
