@@ -329,11 +329,10 @@ def _stages(
 ) -> list[list[_StageWork]]:
     """Return each stage, lowered for each of its kinds of actors."""
     plan, stages = priced.plan, []
+    table = workload.table(plan_degrees(plan))
     alike: Sequence[Hashable] = range(len(plan.stages))
     if not by_layer:
-        node_size = widest_overlap(known.network)
-        table = workload.table(plan_degrees(plan))
-        alike = alike_stages(table, plan, node_size, rates)
+        alike = alike_stages(table, plan, widest_overlap(known.network), rates)
     written: dict[Hashable, tuple[_WrittenPasses, ...]] = {}
     for index, writers in enumerate(_writers(known, workload, priced, rates, kinds)):
         key = alike[index], kinds.sets[index]
@@ -344,9 +343,7 @@ def _stages(
                 for writer in passes:
                     writer.share_delays()
             written[key] = tuple(map(_written_passes, passes))
-        share = stage_share(
-            workload.table(plan_degrees(plan)), plan.stages[index], plan
-        )
+        share = stage_share(table, plan.stages[index], plan)
         stages.append(
             [
                 _stage(passes, workload, plan, share, writers.step_end, cost)

@@ -128,9 +128,9 @@ def goodput_habits() -> str:
                 "goodput.duration": "54 d",
                 "goodput.seeds": 100,
             }
-            found = nestsim.goodput(scenario.replace(asked)).result.findings
-            assert found is not None
-            shares.append(percent(found.effective_time.mean))
+            findings = nestsim.goodput(scenario.replace(asked)).result.findings
+            assert findings is not None
+            shares.append(percent(findings.effective_time.mean))
         rows.append([interval, *shares])
     return markdown_table(["checkpoints every", *diagnoses], rows)
 
@@ -161,19 +161,19 @@ def goodput_recovery() -> str:
     rows = []
     for name, settings in asked.items():
         changed = {f"goodput.{key}": value for key, value in settings.items()}
-        found = nestsim.goodput(scenario.replace(changed)).result.findings
-        assert found is not None
-        shares, peers_have = found.shares(), found.habits.peers is not None
+        findings = nestsim.goodput(scenario.replace(changed)).result.findings
+        assert findings is not None
+        shares, peers_have = findings.shares(), findings.habits.peers is not None
         rows.append(
             [
                 name,
-                long_time(found.habits.interval),
-                f"{100.0 * found.goodput.mean:.2f} %",
-                f"{100.0 * found.expected:.2f} %",
+                long_time(findings.habits.interval),
+                f"{100.0 * findings.goodput.mean:.2f} %",
+                f"{100.0 * findings.expected:.2f} %",
                 f"{100.0 * shares['lost work'].mean:.2f} %",
                 f"{100.0 * shares['restart'].mean:.2f} %",
                 f"{100.0 * shares['slow nodes'].mean:.2f} %",
-                f"{100.0 * found.memory_lost:.3f} %" if peers_have else "",
+                f"{100.0 * findings.memory_lost:.3f} %" if peers_have else "",
             ]
         )
     head = ["", "to the storage every", "goodput", "closed form", "lost work"]
@@ -229,24 +229,24 @@ def sites_bandwidth() -> str:
             row.model,
             row.method,
             *(
-                f"{row.needed(share):.3g}, {told:g}"
-                for share, told in zip(SHARES, row.published, strict=True)
+                f"{row.needed(share):.3g}, {printed:g}"
+                for share, printed in zip(SHARES, row.published, strict=True)
             ),
         ]
         for row in published_rows()
     ]
     head = ["model", "method", *(f"{100 * share:g} %" for share in SHARES)]
     table = markdown_table(head, rows)
-    said = []
+    counts_of = []
     for bits in (16.0, FITTED_BITS):
         offs = [off for row in published_rows() for off in row.steps_off(bits / 16.0)]
         near = sum(abs(off) <= 1 for off in offs)
-        said.append(
+        counts_of.append(
             f"with {bits:g} bits in place of 16, {offs.count(0)} of {len(offs)} are "
             f"the paper's own, {offs.count(1)} one step higher, {near} no more than "
             f"one step off, and none more than {max(map(abs, offs))}"
         )
-    words = "; ".join(said).replace(" in place of 16", "", 1)
+    words = "; ".join(counts_of).replace(" in place of 16", "", 1)
     return f"{table}\n\nOn the paper's grid, {words}."
 
 
@@ -254,11 +254,11 @@ def sites_measured() -> str:
     """Return INTELLECT-1 as it was measured beside what is predicted."""
     rows = []
     for run in INTELLECT_1:
-        found = run.predicted()
-        rate, loop = found.spec.rate(), found.given.loop
+        findings = run.predicted()
+        rate, loop = findings.spec.rate(), findings.given.loop
         share = loop.compute_share(rate)
-        day = found.tokens_per_day(found.given) / found.spec.count
-        measured = run.compute_share * found.alone_per_day
+        day = findings.tokens_per_day(findings.given) / findings.spec.count
+        measured = run.compute_share * findings.alone_per_day
         rows.append(
             [
                 run.region,
@@ -275,7 +275,7 @@ def sites_measured() -> str:
     (candidate,) = nestsim.simulate(
         SCENARIOS / "sites/intellect_1.toml"
     ).result.candidates
-    step, measured = candidate.simulated.iteration_time, found.step_time
+    step, measured = candidate.simulated.iteration_time, findings.step_time
     return (
         f"{table}\n\nFrom its plan the inner step is {format_duration(step)}, "
         f"{format_duration(measured)} as measured: tokens a day would be "

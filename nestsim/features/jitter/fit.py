@@ -221,7 +221,7 @@ def _always_slow(
         )
         for at in kept.tolist()
     ]
-    return tuple(sorted(slow, key=lambda found: (-found.factor, found.rank)))
+    return tuple(sorted(slow, key=lambda slower: (-slower.factor, slower.rank)))
 
 
 def fit_toml(fit: JitterFit) -> str:

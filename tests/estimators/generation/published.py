@@ -137,9 +137,9 @@ def _lines(
         span = f"{100 * min(errors):+.0f} to {100 * max(errors):+.0f} %"
         cells = (*setup, str(len(errors)), f"{middle:+.0f} %", span)
         yield f"| {' | '.join(cells)} |"
-    every = [found for errors in by_setup.values() for found in errors]
-    size = 100 * statistics.median(abs(found) for found in every)
-    within = sum(abs(found) <= 0.15 for found in every)
+    every = [error for errors in by_setup.values() for error in errors]
+    size = 100 * statistics.median(abs(error) for error in every)
+    within = sum(abs(error) <= 0.15 for error in every)
     yield (
         f"\nOf all {len(every)} rows the median error is {size:.0f} % in size, "
         f"{100 * statistics.median(every):+.0f} % with its sign; "

@@ -25,13 +25,13 @@ from estimators.generation.batching import (
 
 def make_work(prompts, answers, samples=1, *, shares=True):
     """Return ``samples`` responses to each prompt."""
-    each = np.repeat(np.array(prompts, dtype=np.int64), samples)
-    number = len(each)
+    asked_once = np.repeat(np.array(prompts, dtype=np.int64), samples)
+    number = len(asked_once)
     brings = np.ones(number, dtype=np.int64)
     if shares:
         brings[np.arange(number) % samples > 0] = 0
     return Answers(
-        prompts=each,
+        prompts=asked_once,
         responses=np.array(answers, dtype=np.int64),
         groups=np.arange(number, dtype=np.int64) // (samples if shares else 1),
         brings=brings,

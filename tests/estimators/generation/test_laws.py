@@ -62,10 +62,10 @@ def test_attention_is_as_near_as_the_table_of_laws_says(table):
     rows = [row for row in kernels() if row[:3] == table]
     assert len(rows) == 25
     errors = [abs(law_time(row) * 1e6 / row.microseconds - 1) for row in rows]
-    said = held_out_error(table[1], table[2], latent=table[0] == "latent")
+    held_out = held_out_error(table[1], table[2], latent=table[0] == "latent")
     # 25 of some thousand rows scatter about their median.
-    assert statistics.median(errors) < 0.03 + 1.6 * said
-    assert said < 0.2
+    assert statistics.median(errors) < 0.03 + 1.6 * held_out
+    assert held_out < 0.2
 
 
 @pytest.mark.parametrize("kind", ["attention", "latent"])
@@ -123,9 +123,9 @@ def test_engines_add_up_small_messages_faster_than_a_library():
 
 def test_chips_without_tables_take_a_relative_at_their_own_bandwidth():
     h20, h100 = (load_accelerator(name) for name in ("h20", "h100-sxm"))
-    own, like = (AttentionLaw.of(chip, 2.0, latent=False) for chip in (h20, h100))
-    assert own.kernel == like.kernel
+    fitted, like = (AttentionLaw.of(chip, 2.0, latent=False) for chip in (h20, h100))
+    assert fitted.kernel == like.kernel
     scale = h20.memory_bandwidth / h100.memory_bandwidth
-    assert own.bandwidth == pytest.approx(like.bandwidth * scale)
+    assert fitted.bandwidth == pytest.approx(like.bandwidth * scale)
     l40s = AttentionLaw.of(load_accelerator("l40s"), 2.0, latent=True)
     assert l40s.kernel == AttentionLaw.of(h100, 2.0, latent=True).kernel

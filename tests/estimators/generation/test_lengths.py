@@ -16,11 +16,11 @@ def test_fixed_lengths_are_all_the_same():
 
 @pytest.mark.parametrize("sigma", [0.2, 0.8, 1.2])
 def test_a_log_normal_sample_has_the_mean_and_the_median(sigma):
-    found = Lengths.log_normal(2000.0, sigma).sample(20_000)
+    lengths_drawn = Lengths.log_normal(2000.0, sigma).sample(20_000)
     # Quantiles leave out what lies beyond the last: a tail that few draws would show.
-    assert found.mean() == pytest.approx(2000.0, rel=0.01)
+    assert lengths_drawn.mean() == pytest.approx(2000.0, rel=0.01)
     median = 2000.0 * np.exp(-(sigma**2) / 2)
-    assert np.median(found) == pytest.approx(median, rel=0.001)
+    assert np.median(lengths_drawn) == pytest.approx(median, rel=0.001)
 
 
 def test_a_cap_cuts_the_tail_and_nothing_else():
@@ -35,8 +35,8 @@ def test_a_measured_sample_counts_as_its_file_does(tmp_path):
     path.write_text("length,count\n100,3\n900,1\n100,1\n5000,0\n", encoding="utf-8")
     known = Lengths.measured(path)
     assert (known.lengths, known.counts) == ((100, 900), (4, 1))
-    found = known.sample(10, seed=1)
-    assert sorted(found.tolist()) == [100] * 8 + [900] * 2
+    lengths_drawn = known.sample(10, seed=1)
+    assert sorted(lengths_drawn.tolist()) == [100] * 8 + [900] * 2
     assert Lengths.measured(path, cap=500).sample(10).max() == 500
 
 
@@ -68,6 +68,6 @@ def test_a_seed_draws_the_order_alone(number, seed, sigma, cap):
     ],
 )
 def test_what_is_no_distribution_is_refused(changes, where):
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as lengths_drawn:
         Lengths(**changes)
-    assert found.value.where == where
+    assert lengths_drawn.value.where == where

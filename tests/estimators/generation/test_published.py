@@ -71,14 +71,14 @@ def test_engines_of_2024_are_slower_than_their_kernels():
                 memory_utilisation=part,
                 shares_prompts=False,
             )
-            found = rollout(
+            sizes = rollout(
                 *(load_model(model), platform(accelerator), node(), engine, 5000, 1),
                 *(Lengths.log_normal(240.0, 1.0, 1024),),
                 *(Lengths.log_normal(196.0, 1.0, 2048), 1, 0),
             )
-            assert found.prompt_tokens == pytest.approx(1_130_466, rel=0.02)
-            assert found.decode_tokens == pytest.approx(971_613, rel=0.02)
-            errors[model, sequences] = found.tokens_per_second / rate - 1.0
+            assert sizes.prompt_tokens == pytest.approx(1_130_466, rel=0.02)
+            assert sizes.decode_tokens == pytest.approx(971_613, rel=0.02)
+            errors[model, sequences] = sizes.tokens_per_second / rate - 1.0
     # Hosts that schedule while devices wait are no part of a prediction without any
     # overhead of steps: it is above, and by more where devices are faster.
     assert 0.0 < errors["llama3-8b", 256] < 0.20

@@ -96,19 +96,19 @@ def test_a_network_of_small_nodes_makes_sums_slower():
 def test_a_small_batch_wakes_few_experts():
     model, device = load_model("qwen3-235b-a22b"), platform("h200")
     engine = times(model, device, ep=8)
-    one, many = engine.layers_time(1), engine.layers_time(256)
+    single, many = engine.layers_time(1), engine.layers_time(256)
     # 8 tokens wake 28 of 128 experts, 2,048 all: 2.3 B weights of 94 layers.
     expert = 3 * model.hidden_size * model.moe_ffn_hidden_size
     asleep = 128 * (1 - 8 / 128) ** 8 / 8
     spared = 94 * 2 * expert * asleep / device.accelerator.memory_bandwidth
-    assert many - one > spared
+    assert many - single > spared
 
 
 def test_a_model_of_heads_keeps_keys_and_values_of_its_groups():
     # 2 x 8 groups x 128 channels x 2 bytes x 32 layers.
-    found = caches(LLAMA)
-    assert found.whole_bytes == 131072
-    assert (found.window, found.window_bytes, found.state_bytes) == (0, 0, 0)
+    held = caches(LLAMA)
+    assert held.whole_bytes == 131072
+    assert (held.window, held.window_bytes, held.state_bytes) == (0, 0, 0)
     assert caches(LLAMA, tp=8).whole_bytes == 131072 / 8
     assert caches(LLAMA, kv_dtype="fp8").whole_bytes == 131072 / 2
 
@@ -123,8 +123,8 @@ def test_latent_attention_is_not_split():
     model, device = load_model("deepseek-v3"), platform("h200")
     for setup in ({"ep": 8}, {"tp": 8}):
         # 512 + 64 numbers of 2 bytes in 61 layers.
-        found = caches(model, device, dtype="fp8", **setup)
-        assert found.whole_bytes == 61 * 576 * 2
+        held = caches(model, device, dtype="fp8", **setup)
+        assert held.whole_bytes == 61 * 576 * 2
     # Products of 128 heads over 8 ranks no longer count beside bytes.
     whole = caches(model, device, ep=8, dtype="fp8").step[2]
     split = caches(model, device, tp=8, dtype="fp8").step[2]
@@ -132,21 +132,21 @@ def test_latent_attention_is_not_split():
 
 
 def test_windows_bound_what_is_kept_and_read():
-    found = caches(load_model("gpt-oss-20b"))
-    assert found.window == 128
+    held = caches(load_model("gpt-oss-20b"))
+    assert held.window == 128
     # Every second of 24 layers, 2 x 8 groups x 64 channels x 2 bytes.
-    assert found.whole_bytes == found.window_bytes == 12 * 2048
-    assert found.kept(np.array([100.0, 1000.0])).tolist() == [
+    assert held.whole_bytes == held.window_bytes == 12 * 2048
+    assert held.kept(np.array([100.0, 1000.0])).tolist() == [
         *(24 * 2048 * 100, 12 * 2048 * 1128)
     ]
 
 
 def test_chosen_keys_bound_what_is_read_but_not_what_is_kept():
-    found = caches(load_model("deepseek-v3.2"), platform("h200"), tp=8, dtype="fp8")
-    assert found.window == 2048
-    assert found.window_bytes == 0
+    held = caches(load_model("deepseek-v3.2"), platform("h200"), tp=8, dtype="fp8")
+    assert held.window == 2048
+    assert held.window_bytes == 0
     # Latent keys, and those of the indexer: 128 numbers.
-    assert found.whole_bytes == 61 * (576 + 128) * 2
+    assert held.whole_bytes == 61 * (576 + 128) * 2
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_chosen_keys_bound_what_is_read_but_not_what_is_kept():
     ],
 )
 def test_recurrences_keep_a_state_whatever_the_length(name, numbers):
-    found = caches(load_model(name), platform("b300"))
-    assert found.state_bytes == STATE_BYTES * numbers
-    kinds = [kind for kind in found.kinds if kind.state_bytes]
+    held = caches(load_model(name), platform("b300"))
+    assert held.state_bytes == STATE_BYTES * numbers
+    kinds = [kind for kind in held.kinds if kind.state_bytes]
     assert all(kind.per_sequence > 0 and kind.per_key == 0 for kind in kinds)
 
 
@@ -191,8 +191,8 @@ def test_what_is_left_holds_sequences():
     memory = device_memory(LLAMA, engine)
     capacity = H100.accelerator.memory_bytes
     assert sum(memory) == pytest.approx(0.9 * capacity)
-    found = most_sequences(engine.engine, memory, caches(LLAMA), 2048)
-    assert found == memory.caches // (131072 * 2048)
+    held = most_sequences(engine.engine, memory, caches(LLAMA), 2048)
+    assert held == memory.caches // (131072 * 2048)
 
 
 def test_a_step_time_is_a_line_over_keys():
@@ -224,9 +224,9 @@ def test_an_overhead_is_added_to_each_step():
     ],
 )
 def test_what_is_no_engine_is_refused(changes, where):
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as held:
         EngineSetup(**changes)
-    assert found.value.where == where
+    assert held.value.where == where
 
 
 @failures.over(

@@ -28,37 +28,37 @@ def answered(prompts, samples, asked, answers, replicas=1, engine=ONE, seed=0):
 
 
 def test_one_response_takes_as_many_steps_as_it_has_tokens():
-    found = answered(1, 1, 1, 500)
+    made = answered(1, 1, 1, 500)
     replica = Replica.of(LLAMA, H100, node(), ONE)
     steps = sum(replica.step_time(1, keys) for keys in range(1, 501))
-    assert found.time == pytest.approx(steps)
-    assert found.prefill_time == 0.0
-    assert found.finished.tolist() == [found.time]
-    assert found.tokens_per_second == pytest.approx(500 / found.time)
-    assert found.kv_bytes == 501 * 131072
+    assert made.time == pytest.approx(steps)
+    assert made.prefill_time == 0.0
+    assert made.finished.tolist() == [made.time]
+    assert made.tokens_per_second == pytest.approx(500 / made.time)
+    assert made.kv_bytes == 501 * 131072
 
 
 def test_a_long_prompt_takes_its_products_and_its_attention():
-    found = answered(1, 1, 8192, 1)
+    made = answered(1, 1, 8192, 1)
     flops = 2 * 8192 * 6.98e9 + 2 * 8192**2 * 4096 * 32
     least = flops / H100.accelerator.peak_flops["bf16"]
-    assert least < found.prefill_time < 2 * least
+    assert least < made.prefill_time < 2 * least
 
 
 def test_equal_responses_end_together():
-    found = answered(64, 1, 128, 256)
-    assert found.peak_sequences == 64
-    assert np.ptp(found.finished) == 0.0
-    assert found.idle_share == pytest.approx(0.0, abs=1e-9)
-    assert found.decode_tokens == 64 * 256
-    assert found.prompt_tokens == 64 * 128
+    made = answered(64, 1, 128, 256)
+    assert made.peak_sequences == 64
+    assert np.ptp(made.finished) == 0.0
+    assert made.idle_share == pytest.approx(0.0, abs=1e-9)
+    assert made.decode_tokens == 64 * 256
+    assert made.prompt_tokens == 64 * 128
 
 
 def test_replicas_divide_prompts_and_not_responses():
-    one, four = answered(32, 4, 200, 300), answered(32, 4, 200, 300, replicas=4)
-    assert four.peak_sequences == one.peak_sequences / 4
+    single, four = answered(32, 4, 200, 300), answered(32, 4, 200, 300, replicas=4)
+    assert four.peak_sequences == single.peak_sequences / 4
     # Weights are read as often, by four times as many devices.
-    assert 1.2 < four.tokens_per_second / one.tokens_per_second < 4
+    assert 1.2 < four.tokens_per_second / single.tokens_per_second < 4
     alone = answered(8, 4, 200, 300)
     assert four.time == pytest.approx(alone.time)
     few = answered(2, 4, 200, 300, replicas=4)
@@ -67,13 +67,13 @@ def test_replicas_divide_prompts_and_not_responses():
 
 def test_a_long_tail_leaves_places_empty():
     tail = Lengths.log_normal(1000.0, 1.0, cap=16384)
-    found = answered(32, 8, 200, tail)
-    assert 0.3 < found.idle_share < 0.95
-    assert np.all(np.diff(found.finished) >= 0)
-    assert found.time_at(1.0) == found.time
-    assert found.time_at(0.5) == found.finished[127]
-    assert found.time_at(0.0) == found.finished[0]
-    assert found.time_at(0.9) < 0.6 * found.time
+    made = answered(32, 8, 200, tail)
+    assert 0.3 < made.idle_share < 0.95
+    assert np.all(np.diff(made.finished) >= 0)
+    assert made.time_at(1.0) == made.time
+    assert made.time_at(0.5) == made.finished[127]
+    assert made.time_at(0.0) == made.finished[0]
+    assert made.time_at(0.9) < 0.6 * made.time
 
 
 def test_sharing_prompts_saves_their_passes_and_their_room():
@@ -96,25 +96,25 @@ def test_a_seed_gives_the_same_bytes():
 def test_expert_ranks_share_responses():
     model, device = load_model("qwen3-30b-a3b"), platform("h200")
     engines = EngineSetup(ep=1, max_sequences=64), EngineSetup(ep=4, max_sequences=256)
-    one, four = (
+    single, four = (
         rollout(
             *(model, device, node(), engine, 64 * engine.ep, 1),
             *(Lengths.fixed(64), Lengths.fixed(128), 1, 0),
         )
         for engine in engines
     )
-    assert four.peak_sequences == 4 * one.peak_sequences
-    assert four.weight_bytes < one.weight_bytes / 2
-    assert four.kv_bytes == one.kv_bytes
-    assert 1.5 < four.tokens_per_second / one.tokens_per_second < 8
+    assert four.peak_sequences == 4 * single.peak_sequences
+    assert four.weight_bytes < single.weight_bytes / 2
+    assert four.kv_bytes == single.kv_bytes
+    assert 1.5 < four.tokens_per_second / single.tokens_per_second < 8
 
 
 def test_many_responses_take_little_time():
     tail = Lengths.log_normal(8000.0, 1.0, cap=65536)
     answered(8, 1, tail, tail)
     began = time.process_time()
-    found = answered(1024, 32, Lengths.log_normal(500.0, 0.5), tail, replicas=8)
-    assert len(found.finished) == 32768
+    made = answered(1024, 32, Lengths.log_normal(500.0, 0.5), tail, replicas=8)
+    assert len(made.finished) == 32768
     assert time.process_time() - began < 2.0
 
 
@@ -130,6 +130,6 @@ def test_many_responses_take_little_time():
 )
 def test_what_cannot_be_answered_is_refused(changes, where):
     usual = {"prompts": 8, "samples": 1, "asked": 10, "answers": 10}
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as made:
         answered(**{**usual, **changes})
-    assert found.value.where == where
+    assert made.value.where == where

@@ -135,8 +135,8 @@ def test_the_last_sum_is_that_of_transformers(kind: str) -> None:
     named = {"weight": theirs.hc_fn, "base": theirs.hc_base, "scale": theirs.hc_scale}
     copy(ours, named)
     streams, _ = drawn()
-    found = ours(streams.flatten(2))
-    torch.testing.assert_close(found, theirs(streams), atol=1e-4, rtol=1e-4)
+    summed = ours(streams.flatten(2))
+    torch.testing.assert_close(summed, theirs(streams), atol=1e-4, rtol=1e-4)
 
 
 def test_streams_start_alike() -> None:

@@ -79,7 +79,7 @@ def test_a_domain_takes_a_group_as_its_nodes_say(
     assert sorted(np.bincount(groups)) == [group] * (nodes // group)
     blocks = [range(at, min(at + domain, nodes)) for at in range(0, nodes, domain)]
     taken = [
-        any(set(np.flatnonzero(groups == one)) <= set(block) for one in groups)
+        any(set(np.flatnonzero(groups == which)) <= set(block) for which in groups)
         for block in blocks
     ]
     assert domain_loss(nodes, group, jump, domain) == sum(taken) / len(taken)

@@ -54,7 +54,7 @@ def test_ranks_that_are_always_slow_are_named_and_few_others():
     named = wrong = 0
     for seed in range(20):
         fit = fit_jitter(drawn(seed, 0.03, always=[(5, 1.08), (40, 1.04)]))
-        ranks = [found.rank for found in fit.slow]
+        ranks = [drained.rank for drained in fit.slow]
         assert ranks[:2] == [5, 40]
         assert fit.slow[0].factor == pytest.approx(1.08, abs=0.015)
         named, wrong = named + len(ranks), wrong + len(ranks) - 2

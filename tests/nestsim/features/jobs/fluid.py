@@ -55,7 +55,7 @@ def by_hand(jobs, trunk):
     until = [start + compute for compute, _, _, _, start in jobs]
     left = [None] * len(jobs)
     ends = [[] for _ in jobs]
-    while any(len(e) < one[3] for e, one in zip(ends, jobs, strict=True)):
+    while any(len(e) < timed[3] for e, timed in zip(ends, jobs, strict=True)):
         sending = {k: jobs[k][2] for k in range(len(jobs)) if left[k] is not None}
         rates = shared_rates(sending, trunk)
         moments = [u for u in until if u is not None]

@@ -96,8 +96,8 @@ def test_enough_of_all_jobs_lock_to_be_held_against_a_simulation_by_hand():
             )
             for _ in range(rng.choice([2, 3]))
         ]
-        found, is_locked = mismatch(jobs)
-        wrong += [] if found is None else [found]
+        off, is_locked = mismatch(jobs)
+        wrong += [] if off is None else [off]
         locked += is_locked
     assert not wrong
     assert locked >= 20

@@ -4,39 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from nestsim.scenario.load import Scenario
+from tests.nestsim.features.jitter.jobs import TEXT as JOB
 
-TEXT = """
-name = "small"
-
-[model]
-family = "llama"
-num_layers = 4
-hidden_size = 2048
-num_attention_heads = 16
-vocab_size = 8000
-sequence_length = 1024
-
-[training]
-global_batch_size = 1
-
-[cluster]
-accelerator = "a100-80gb"
-
-[cluster.network]
-kind = "fat-tree"
-
-[[cluster.network.levels]]
-name = "node"
-fan_out = 8
-bandwidth = "100 GB/s"
-latency = "1 us"
-
-[software]
-preset = "ideal"
-
-[plan]
-micro_batch_size = 1
-zero_stage = 1
+TEXT = f"""{JOB}zero_stage = 1
 
 [rl]
 prompts = 16

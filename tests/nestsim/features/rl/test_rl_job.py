@@ -111,8 +111,8 @@ def test_searched_pools_are_as_good_as_any() -> None:
     """All sizes and engines, each by itself."""
     split = {"rl.placement": "split", "rl.schedule": "one-step-off"}
     engines = {"rl.engine": {"memory_utilisation": 0.5}}
-    found = result_of({**split, **engines})
-    assert found.step is not None
+    answer = result_of({**split, **engines})
+    assert answer.step is not None
     every = []
     for devices in (1, 2, 4):
         for tp in (1, 2, 4):
@@ -122,8 +122,8 @@ def test_searched_pools_are_as_good_as_any() -> None:
                     "rl.engine.tensor_parallel_size": tp,
                 }
                 every.append(step_of({**split, **given}).time.time)
-    assert len(found.search.explored) == len(every)
-    assert found.step.time.time <= min(every) / 0.99
+    assert len(answer.search.explored) == len(every)
+    assert answer.step.time.time <= min(every) / 0.99
 
 
 def test_a_record_says_what_was_found() -> None:

@@ -48,18 +48,18 @@ def test_the_best_is_that_of_brute_force(drawn: list[tuple[int | str, int]]) -> 
     best = drawn[search.best.rollout_devices][0]
     assert not isinstance(best, str)
     assert (1.0 - TOLERANCE) * best <= min(known)
-    for one in search.explored:
-        if one.reason == BEHIND:
-            assert bound(one.choice) >= (1.0 - TOLERANCE) * min(known)
+    for entry in search.explored:
+        if entry.reason == BEHIND:
+            assert bound(entry.choice) >= (1.0 - TOLERANCE) * min(known)
 
 
 def test_a_search_says_what_it_has_seen() -> None:
     choices = [PoolChoice(8, 1), PoolChoice(16, 1), PoolChoice(24, 1)]
     times = {8: 3.0, 16: 2.0, 24: 4.0}
-    every = search_pools(choices, lambda _: 0.0, lambda one, _: times[one[0]])
+    every = search_pools(choices, lambda _: 0.0, lambda entry, _: times[entry[0]])
     assert every.proof() == "All 3 choices of pools were evaluated."
     some = search_pools(
-        choices, lambda one: times[one[0]], lambda one, _: times[one[0]]
+        choices, lambda entry: times[entry[0]], lambda entry, _: times[entry[0]]
     )
     assert some.proof() == (
         "1 of 3 choices of pools were evaluated, 2 excluded: none is faster by more "

@@ -78,9 +78,9 @@ class PublishedRow:
 
     def steps_off(self, size: float = 1.0) -> Iterator[int]:
         """Yield by how many steps of the grid each prediction is higher."""
-        for share, told in zip(SHARES, self.published, strict=True):
+        for share, printed in zip(SHARES, self.published, strict=True):
             needed = self.needed(share, size) * (1.0 - 1e-9)
-            published = int(np.abs(np.log(GRID / told)).argmin())
+            published = int(np.abs(np.log(GRID / printed)).argmin())
             yield int(np.searchsorted(GRID, needed)) - published
 
 
@@ -144,9 +144,9 @@ class MeasuredRun(NamedTuple):
         """Return what is predicted for it."""
         scenario = load_scenario(FOLDER / "intellect_1.toml")
         changed = scenario.replace({"sites.bandwidth": self.bandwidth})
-        found = nestsim.sites(changed).result.findings
-        assert found is not None
-        return found
+        answer = nestsim.sites(changed).result.findings
+        assert answer is not None
+        return answer
 
 
 INTELLECT_1 = (

@@ -47,44 +47,46 @@ def shown(document: Document) -> str:
 
 
 def findings(scenario: Scenario):
-    found = nestsim.sites(scenario).result.findings
-    assert found is not None
-    return found
+    answer = nestsim.sites(scenario).result.findings
+    assert answer is not None
+    return answer
 
 
 def test_the_inner_step_is_the_replayed_one(scenario, report) -> None:
     evaluator = Evaluator.of(scenario)
     priced = price_table_plan(scenario, evaluator.network, evaluator.workload)
-    found = report.result.findings
-    assert found.step_time == evaluator.replayed_time(priced)
-    assert found.tokens == 32 * 1024
-    assert found.alone_per_day == pytest.approx(found.tokens * 86400 / found.step_time)
+    answer = report.result.findings
+    assert answer.step_time == evaluator.replayed_time(priced)
+    assert answer.tokens == 32 * 1024
+    assert answer.alone_per_day == pytest.approx(
+        answer.tokens * 86400 / answer.step_time
+    )
 
 
 def test_ways_are_beside_each_other_and_one_is_given(report) -> None:
-    found = report.result.findings
-    names = [way.name for way in found.ways]
+    answer = report.result.findings
+    names = [way.name for way in answer.ways]
     assert names == ["synchronous", "DiLoCo", "streaming", "overlapped"]
-    assert found.given.name == "overlapped"
-    loop = found.given.loop
+    assert answer.given.name == "overlapped"
+    loop = answer.given.loop
     assert (loop.sync_every, loop.fragments, loop.delay) == (20, 4, 2)
     # One byte a value, in a ring of three: each site sends 4/3 of a fragment.
-    assert loop.bytes_sent == pytest.approx(found.num_parameters / 4 * 4 / 3)
-    per_day = [found.tokens_per_day(way) for way in found.ways]
-    assert per_day[0] < per_day[2] < per_day[3] <= 3 * found.alone_per_day * 1.0000001
+    assert loop.bytes_sent == pytest.approx(answer.num_parameters / 4 * 4 / 3)
+    per_day = [answer.tokens_per_day(way) for way in answer.ways]
+    assert per_day[0] < per_day[2] < per_day[3] <= 3 * answer.alone_per_day * 1.0000001
 
 
 def test_the_replay_agrees_with_the_closed_form(report) -> None:
-    found = report.result.findings
-    expected = found.given.loop.round_time(found.spec.rate())
-    assert found.replayed.round_time == pytest.approx(expected, rel=1e-9)
-    assert found.replayed.engine == "simpy"
+    answer = report.result.findings
+    expected = answer.given.loop.round_time(answer.spec.rate())
+    assert answer.replayed.round_time == pytest.approx(expected, rel=1e-9)
+    assert answer.replayed.engine == "simpy"
 
 
 def test_least_bandwidths_give_what_they_are_for(report) -> None:
-    found = report.result.findings
-    for way in found.ways:
-        needed = found.least_bandwidth(way, 0.9)
+    answer = report.result.findings
+    for way in answer.ways:
+        needed = answer.least_bandwidth(way, 0.9)
         if way.name == "DiLoCo":
             assert way.loop.compute_share(needed) == pytest.approx(0.9)
         assert way.loop.compute_share(0.9 * needed) < 0.9
@@ -95,11 +97,11 @@ def test_synchronous_sends_whole_gradients_in_each_step(scenario) -> None:
     for name in ("sync_every", "fragments", "delay", "compression"):
         del document["sites"][name]
     document["sites"]["synchronous"] = True
-    found = findings(Scenario.from_dict(document))
-    assert found.given.name == "synchronous"
+    answer = findings(Scenario.from_dict(document))
+    assert answer.given.name == "synchronous"
     wire = Evaluator.of(scenario).workload.parameter_bytes.reduce
-    assert found.given.loop.num_bytes == found.num_parameters * wire
-    assert found.given.loop.optimizer_time == 0.0
+    assert answer.given.loop.num_bytes == answer.num_parameters * wire
+    assert answer.given.loop.optimizer_time == 0.0
 
 
 def test_local_sgd_has_no_momentum_and_hosts_can_keep_the_state(scenario) -> None:
@@ -117,8 +119,8 @@ def test_local_sgd_has_no_momentum_and_hosts_can_keep_the_state(scenario) -> Non
 
 
 def test_a_step_that_is_given_is_taken(scenario) -> None:
-    found = findings(scenario.replace({"sites.step_time": "7 s"}))
-    assert found.step_time == found.given.loop.step_time == 7.0
+    answer = findings(scenario.replace({"sites.step_time": "7 s"}))
+    assert answer.step_time == answer.given.loop.step_time == 7.0
     assert "as given" in json.dumps(
         nestsim.sites(scenario.replace({"sites.step_time": "7 s"})).to_dict()
     )
@@ -156,9 +158,9 @@ def test_a_scenario_without_sites_is_refused(
     file = tmp_path / "job.toml"
     file.write_text(TEXT)
     assert main(["sites", str(file)]) == 2
-    said = capsys.readouterr().err
-    assert "job.toml: sites: there are no sites" in said
-    assert "count = 2" in said
+    message = capsys.readouterr().err
+    assert "job.toml: sites: there are no sites" in message
+    assert "count = 2" in message
 
 
 def test_without_a_plan_it_says_so(scenario) -> None:

@@ -17,8 +17,8 @@ WITHIN = 0.10
 
 def test_published_bandwidths_are_those_of_the_grid() -> None:
     for row in published_rows():
-        for told in row.published:
-            assert min(abs(GRID - told)) < 0.06, told
+        for printed in row.published:
+            assert min(abs(GRID - printed)) < 0.06, printed
 
 
 def test_least_bandwidths_are_a_step_of_the_grid_from_the_published_ones() -> None:
@@ -39,12 +39,12 @@ def test_with_a_sixth_less_most_are_the_published_ones() -> None:
 
 @pytest.mark.parametrize("run", INTELLECT_1, ids=lambda run: run.region)
 def test_tokens_a_day_of_intellect_1_are_within_ten_percent(run) -> None:
-    found = run.predicted()
-    measured = run.compute_share * found.spec.count * found.alone_per_day
-    predicted = found.tokens_per_day(found.given)
+    answer = run.predicted()
+    measured = run.compute_share * answer.spec.count * answer.alone_per_day
+    predicted = answer.tokens_per_day(answer.given)
     assert predicted == pytest.approx(measured, rel=WITHIN)
     # The published share is what the published times give.
-    inner = found.given.loop.sync_every * found.step_time
+    inner = answer.given.loop.sync_every * answer.step_time
     assert inner / (inner + run.all_reduce) == pytest.approx(
         run.compute_share, abs=2e-3
     )
