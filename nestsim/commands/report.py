@@ -5,19 +5,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from nestsim.document.canvas import drawn_figures
 from nestsim.document.drawing import PAGES
-from nestsim.document.dumps import dump_json, frame_of
+from nestsim.document.dumps import csv_of, dump_json, frame_of
 from nestsim.document.folder import (
     PAGE,
     REPORT,
     ResultsFolder,
     Writer,
     claimed_folder,
+    json_writer,
     replace_file,
     writer_of,
 )
@@ -365,3 +366,27 @@ class ScenarioReport(PagedReport):
     def manifest(self) -> dict[str, Any]:
         """Return the scenario's name and its user's module, for the manifest."""
         return {"scenario": self.scenario.name, **self.scenario.module_facts()}
+
+    def parts_of(
+        self,
+        name: str,
+        record: Mapping[str, object],
+        rows: Sequence[Mapping[str, object]],
+        document: Callable[[Mapping[str, object]], Document],
+    ) -> Parts:
+        """Return a record, a table of rows, the figures and a page.
+
+        Files have the command's name; without rows there is the record alone.
+        """
+        files: dict[str, str | bytes | Writer] = {f"{name}.json": json_writer(record)}
+        if rows:
+            files[f"{name}.csv"] = csv_of(rows)
+        return Parts(
+            record=record,
+            rows=rows,
+            document=partial(document, record),
+            files=files,
+            pictures={name: ()} if rows else {},
+            has_page=bool(rows),
+            manifest=self.manifest(),
+        )

@@ -1,12 +1,9 @@
 """``nestsim goodput``: what it is called with, and what it returns."""
 
 from dataclasses import dataclass
-from functools import partial
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
-from nestsim.document.dumps import csv_of
-from nestsim.document.folder import Writer, json_writer
 from nestsim.features.goodput.document import goodput_document
 from nestsim.features.goodput.job import goodput_job
 from nestsim.features.goodput.record import goodput_json, seed_rows
@@ -45,18 +42,7 @@ class GoodputReport(ScenarioReport):
         """Return record, a row for each run, figure and page."""
         record, findings = goodput_json(self.result), self.result.findings
         rows = [] if findings is None else seed_rows(findings)
-        files: dict[str, str | Writer] = {"goodput.json": json_writer(record)}
-        if rows:
-            files["goodput.csv"] = csv_of(rows)
-        return Parts(
-            record=record,
-            rows=rows,
-            document=partial(goodput_document, record),
-            files=files,
-            pictures={"goodput": ()} if rows else {},
-            has_page=bool(rows),
-            manifest=self.manifest(),
-        )
+        return self.parts_of("goodput", record, rows, goodput_document)
 
 
 def goodput(

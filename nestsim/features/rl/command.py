@@ -1,12 +1,9 @@
 """``nestsim rl``: what it is called with, and what it returns."""
 
 from dataclasses import dataclass
-from functools import partial
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
-from nestsim.document.dumps import csv_of
-from nestsim.document.folder import Writer, json_writer
 from nestsim.features.rl.document import rl_document
 from nestsim.features.rl.job import RlResult, rl_job
 from nestsim.features.rl.record import phase_rows, rl_json
@@ -43,18 +40,7 @@ class RlReport(ScenarioReport):
     def parts(self) -> Parts:
         """Return record, a row for each phase, figure and page."""
         record, rows = rl_json(self.result), phase_rows(self.result)
-        files: dict[str, str | bytes | Writer] = {"rl.json": json_writer(record)}
-        if rows:
-            files["rl.csv"] = csv_of(rows)
-        return Parts(
-            record=record,
-            rows=rows,
-            document=partial(rl_document, record),
-            files=files,
-            pictures={"rl": ()} if rows else {},
-            has_page=bool(rows),
-            manifest=self.manifest(),
-        )
+        return self.parts_of("rl", record, rows, rl_document)
 
 
 def rl(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> RlReport:

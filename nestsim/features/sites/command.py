@@ -1,12 +1,9 @@
 """``nestsim sites``: what it is called with, and what it returns."""
 
 from dataclasses import dataclass
-from functools import partial
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
-from nestsim.document.dumps import csv_of
-from nestsim.document.folder import Writer, json_writer
 from nestsim.features.sites.document import sites_document
 from nestsim.features.sites.job import SitesResult, sites_job
 from nestsim.features.sites.record import curve_rows, sites_json
@@ -42,18 +39,7 @@ class SitesReport(ScenarioReport):
     def parts(self) -> Parts:
         """Return record, points of the curves, figures and page."""
         record, rows = sites_json(self.result), curve_rows(self.result)
-        files: dict[str, str | bytes | Writer] = {"sites.json": json_writer(record)}
-        if rows:
-            files["sites.csv"] = csv_of(rows)
-        return Parts(
-            record=record,
-            rows=rows,
-            document=partial(sites_document, record),
-            files=files,
-            pictures={"sites": ()} if rows else {},
-            has_page=bool(rows),
-            manifest=self.manifest(),
-        )
+        return self.parts_of("sites", record, rows, sites_document)
 
 
 def sites(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> SitesReport:
