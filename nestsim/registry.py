@@ -7,7 +7,6 @@ of the surface read these files; the module is imported when its command runs, s
 """
 
 import inspect
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -15,6 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import tomli
 
 FEATURES = (
     *("advise", "memory", "compare", "stress", "goodput", "jitter", "rl", "sites"),
@@ -209,7 +210,7 @@ def read_commands(modules: Iterable[str]) -> tuple[Command, ...]:
 
 def _tables(package: str, name: str) -> dict[str, Any]:
     """Return the tables of a description."""
-    return tomllib.loads((files(package) / f"{name}.toml").read_text("utf-8"))
+    return tomli.loads((files(package) / f"{name}.toml").read_text("utf-8"))
 
 
 def _command(

@@ -15,6 +15,10 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from nestsim.registry import COMMANDS, KINDS, Command, Option
 
 
+_WHOLE = 1_000
+"""Letters of a command in the list of all: no sentence is cut."""
+
+
 def _without_types(parameters: list[Any]) -> list[Any]:
     """Return parameters that help shows without the names of Python's types."""
     for parameter in parameters:
@@ -31,13 +35,24 @@ class _Commands(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types(super().get_params(ctx))
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands with the whole first sentence of each."""
+        names = self.list_commands(ctx)
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, self.commands[name].get_short_help_str(_WHOLE))
+                    for name in names
+                ]
+            )
+
 
 app = typer.Typer(
     name="nestsim",
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,  # boxes and colours would take half of the time of --help
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -76,8 +91,13 @@ def nestsim(
     assertion of the scenario does not hold, 2 the input is wrong or results cannot be
     written, 130 interrupted, 143 terminated.
 
-    Example: `nestsim run scenarios/llama2_7b_64_h100.toml`
+    Example: nestsim run scenarios/llama2_7b_64_h100.toml
     """
+
+
+def _plain(words: str) -> str:
+    """Return words without the marks of code that pages show."""
+    return words.replace("`", "")
 
 
 def _function(command: Command) -> Callable[..., None]:
@@ -95,7 +115,7 @@ def _function(command: Command) -> Callable[..., None]:
     parameters = [_parameter(option) for option in command.options]
     hints = {parameter.name: parameter.annotation for parameter in parameters}
     vars(run)["__signature__"] = inspect.Signature(parameters)
-    run.__annotations__, run.__doc__ = hints, command.words
+    run.__annotations__, run.__doc__ = hints, _plain(command.words)
     return run
 
 
@@ -105,7 +125,10 @@ def _parameter(option: Option) -> inspect.Parameter:
     value: Any = Enum("Choice", words) if words else KINDS[option.kind]
     kind: Any = list[value] if option.is_list else value
     is_optional = option.default is None and option.kind != "switch"
-    text: Any = {"help": option.help, "show_default": option.default is not None}
+    text: Any = {
+        "help": _plain(option.help),
+        "show_default": option.default is not None,
+    }
     if option.is_argument:
         info: Any = typer.Argument(metavar=option.name, **text)
     else:
