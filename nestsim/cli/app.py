@@ -14,7 +14,6 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from nestsim.registry import COMMANDS, KINDS, Command, Option
 
-
 _WHOLE = 1_000
 """Letters of a command in the list of all: no sentence is cut."""
 

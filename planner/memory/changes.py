@@ -18,7 +18,7 @@ from estimators.training import OPTIMIZER_BYTES
 from planner.memory.account import MemoryJob, PlanMemory
 from planner.memory.thrift import layout_settings
 from planner.plans.spec import STAGE_NAMES, PlanSpec
-from planner.search.replayed.space import block_counts
+from planner.search.replayed.layouts import block_counts
 from planner.search.space import divisors
 from planner.step.plan import COUNTED_MODES, Offload
 from topologies.errors import InputError

@@ -38,7 +38,8 @@ from planner.search.launchable import (
 )
 from planner.search.launchable_sizes import LaunchFacts, orders_of
 from planner.search.placements import whole_dimensions
-from planner.search.replayed.space import LaunchableSpace, layouts
+from planner.search.replayed.layouts import layouts
+from planner.search.replayed.space import LaunchableSpace
 from planner.search.space import Configuration, Inner, SearchSpec, configuration_of
 from planner.step.execution import Workload
 from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage

@@ -21,7 +21,7 @@ from nestsim.running.store import content_key
 from nestsim.scenario.load import Scenario
 from planner.cost.choices import MemoryChoice
 from planner.search.replayed.candidates import LaunchableCandidates, Leaves
-from planner.search.replayed.floors import mean_stage_parameters
+from planner.search.replayed.fullness import mean_stage_parameters
 from planner.search.replayed.trail import ProofTrail, ReplayTime
 from planner.search.space import Configuration, SearchSpec
 from planner.step.plan import Plan

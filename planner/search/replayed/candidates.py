@@ -21,11 +21,11 @@ from planner.search.replayed.bounds import ReplayBounds, Shape
 from planner.search.replayed.families import ConfigurationQueue, FamilyFloors
 from planner.search.replayed.floors import (
     SpaceLayouts,
-    are_too_full,
     family_bounds,
     relaxed_rates,
     shared_inside,
 )
+from planner.search.replayed.fullness import LeastMemory, are_too_full
 from planner.search.replayed.listing import Leaf, PlanListing
 from planner.search.replayed.orders import Exits, is_listed, relaxed_exits
 from planner.search.replayed.prices import PlacementPrices
@@ -132,6 +132,8 @@ class LaunchableCandidates:
     """Number of the first configuration of each family, and the number of all."""
     listing: PlanListing
     """What plans each configuration has."""
+    memory: LeastMemory
+    """What these hold at least."""
     prices: PlacementPrices
     """What placements cost."""
     _first: dict[int, FloatArray] = field(default_factory=dict)
@@ -223,6 +225,7 @@ class LaunchableCandidates:
             cuts=SpaceLayouts.of(space, families),
             starts=np.cumsum(counts),
             listing=listing,
+            memory=LeastMemory(bounds=bounds, space=space),
             prices=PlacementPrices(
                 network=network, listing=listing, tiers=tiers, work=work
             ),
@@ -277,15 +280,17 @@ class LaunchableCandidates:
         With the kinds of devices that its placements have. Infinite if none fits in
         memory.
         """
+        shapes = [
+            shape
+            for shape in self.listing.shapes(configuration)
+            if not self.memory.is_too_full(configuration, shape)
+        ]
+        if not shapes:
+            return np.inf
         least, (relaxed, _, exits) = np.inf, self._unplaced_of(configuration)
         options = range(len(relaxed[0].group_sizes))
-        for (shape, kinds), rates in product(
-            product(
-                self.listing.shapes(configuration),
-                self.listing.distinct_kinds(configuration),
-            ),
-            relaxed,
-        ):
+        kinds_of_all = self.listing.distinct_kinds(configuration)
+        for shape, kinds, rates in product(shapes, kinds_of_all, relaxed):
             choices, columns = self.listing.choices(
                 configuration, options, shape.schedule
             )

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from estimators.layers.shares import chain_parameters, tied_parameters
 from planner.cost.rates import StageRates
 from planner.kernels import family_bounds as kernel
 from planner.kernels import tables
@@ -27,8 +26,6 @@ from planner.search.space import (
     inner_configurations,
 )
 from planner.step.execution import Workload
-from planner.step.ledger import KERNEL_TERMS
-from planner.step.plan import NO_OFFLOAD
 from planner.step.schedules import SCHEDULES
 from topologies import Network
 from topologies.arrays import BoolArray, FloatArray, IntArray
@@ -274,61 +271,6 @@ def family_bounds(
         least = first_bounds(bounds, family, rates, pairs=mode, fills=fills, cuts=cuts)
         bound[pairs == mode] = least[pairs == mode]
     return bound
-
-
-def are_too_full(
-    bounds: ReplayBounds, families: Sequence[ConfigurationFamily], spec: SearchSpec
-) -> tuple[BoolArray, ...]:
-    """Tell which configurations fit in no way: parameters alone fill the mean stage."""
-    return tuple(
-        np.asarray(least * (1.0 - 1e-9) > bounds.memory)
-        for least in mean_stage_parameters(bounds, families, spec)
-    )
-
-
-def mean_stage_parameters(
-    bounds: ReplayBounds, families: Sequence[ConfigurationFamily], spec: SearchSpec
-) -> tuple[FloatArray, ...]:
-    """Return what a device of the mean stage holds of parameters at least [byte].
-
-    Of each family, under any ZeRO stage, all devices sharing shards. Nothing where
-    hosts may keep some.
-    """
-    if any(offload != NO_OFFLOAD for offload in spec.offload):
-        return tuple(np.zeros(len(family.pp)) for family in families)
-    graph = bounds.workload.graph
-    known: dict[object, tuple[float, float]] = {}
-    held = []
-    for family in families:
-        degrees = family.degrees
-        key = degrees.tp, degrees.ep, degrees.etp, degrees.spreads_experts
-        if key not in known:
-            every, experts = chain_parameters(graph, degrees)
-            tied = tied_parameters(graph, degrees)
-            known[key] = every - experts - tied, experts
-        held.append(_mean_stage_parameters(bounds, family, spec, known[key]))
-    return tuple(held)
-
-
-def _mean_stage_parameters(
-    bounds: ReplayBounds,
-    family: ConfigurationFamily,
-    spec: SearchSpec,
-    parameters: tuple[float, float],
-) -> FloatArray:
-    """Return it of a family; ``parameters`` are those of all layers, and of experts."""
-    widths, (dense, expert) = bounds.workload.parameter_bytes, parameters
-    members = family.expert_data_sizes
-    whole = np.full(len(members), dense + expert)
-    shard = dense / (family.dp * family.degrees.cp) + expert / members
-    least = np.full(len(members), np.inf)
-    for zero in spec.zero_stages:
-        terms = KERNEL_TERMS[zero]
-        held = widths.optimizer * np.where(terms.shards_optimizer, shard, whole)
-        held += widths.gradients * np.where(terms.shards_gradients, shard, whole)
-        held += widths.weights * np.where(terms.shards_weights, shard, whole)
-        least = np.minimum(least, held)
-    return np.asarray(least / family.pp)
 
 
 def mean_stage_bounds(

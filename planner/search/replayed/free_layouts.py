@@ -1,12 +1,12 @@
 """Layouts beyond those that are listed, proposed from plans that were replayed.
 
 Where a framework takes any number of blocks in each chunk, the listed layouts
-(`planner.search.replayed.space.block_counts`) are a few of very many. With 1F1B stages
-``i`` and ``i + 1`` wait for each other: ``f_i + x + t_{i+1} + y + b_i`` is no more than
-two periods of the pipeline, and likewise the mean of any run of neighbours with what
-they send each other. So stages on both sides of a slow boundary should hold fewer
-blocks, those between more; which of them depends on what the network makes of transfers
-that meet.
+(`planner.search.replayed.layouts`) are a few of very many. With 1F1B stages ``i`` and
+``i + 1`` wait for each other: ``f_i + x + t_{i+1} + y + b_i`` is no more than two
+periods of the pipeline, and likewise the mean of any run of neighbours with what they
+send each other. So stages on both sides of a slow boundary should hold fewer blocks,
+those between more; which of them depends on what the network makes of transfers that
+meet.
 
 From a plan single blocks go from one virtual stage to another, as long as the exact
 timeline of the passes gets shorter (`planner.kernels.timeline.deal_anew`), with

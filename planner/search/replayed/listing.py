@@ -25,7 +25,8 @@ from planner.search.placements import (
     whole_dimensions,
 )
 from planner.search.replayed.bounds import Shape
-from planner.search.replayed.space import LaunchableSpace, layouts
+from planner.search.replayed.layouts import layouts
+from planner.search.replayed.space import LaunchableSpace
 from planner.search.space import Configuration, sequence_parallel
 from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES, schedule_name

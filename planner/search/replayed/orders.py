@@ -38,7 +38,7 @@ from planner.kernels.placement_loads import leaving_shares
 from planner.kernels.replay_memory import PassOrder
 from planner.search.placements import PlacementBounds
 from planner.search.space import Configuration
-from planner.step.instructions import BACKWARD, FORWARD, WEIGHT
+from planner.step.instructions import BACKWARD, FORWARD, WEIGHT, Schedule
 from planner.step.schedules import SCHEDULES
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
@@ -317,25 +317,39 @@ class _Lists(NamedTuple):
 
 
 @lru_cache(maxsize=8192)
-def pass_counts(schedule: str, p: int, m: int, v: int) -> tuple[IntArray, IntArray]:
-    """Return passes in flight, and forward passes before the first backward one.
+def passes_in_flight(schedule: str, p: int, m: int, v: int) -> IntArray:
+    """Return the most passes that each stage keeps at once, shape ``(p,)``.
 
-    Neither grows beyond `ENOUGH` rounds of microbatches, or `ENOUGH_LISTED` of them for
-    each stage of listed ones, but where all forward passes come first.
+    It does not grow beyond `ENOUGH` rounds of microbatches, or `ENOUGH_LISTED` of them
+    for each stage of listed ones, but where all forward passes come first.
     """
     found = SCHEDULES[schedule]
+    bubbles = found.bubbles_kept(p) if found.forward_first else 0
+    m = _enough(found, p, m)
+    return np.array([found.in_flight(i, p, m, v) + bubbles for i in range(p)])
+
+
+@lru_cache(maxsize=8192)
+def pass_counts(schedule: str, p: int, m: int, v: int) -> tuple[IntArray, IntArray]:
+    """Return `passes_in_flight`, and forward passes before the first backward one."""
+    found = SCHEDULES[schedule]
+    in_flight = passes_in_flight(schedule, p, m, v)
     if found.forward_first:
-        held = [found.in_flight(i, p, m, v) + found.bubbles_kept(p) for i in range(p)]
-        return np.array(held), np.full(p, m * v)
-    enough = ENOUGH * found.round_length(p, m)
-    m = min(m, ENOUGH_LISTED * p if found.splits_backward else enough)
-    in_flight = np.array([found.in_flight(i, p, m, v) for i in range(p)])
-    program = found.program(p, m, v)
+        return in_flight, np.full(p, m * v)
+    program = found.program(p, _enough(found, p, m), v)
     first = np.zeros(p, dtype=np.int64)
     for i in range(p):
         kinds = program.kind[program.indptr[i] : program.indptr[i + 1]]
         first[i] = np.argmax(kinds == BACKWARD)
     return in_flight, first
+
+
+def _enough(schedule: Schedule, p: int, m: int) -> int:
+    """Return as many microbatches as tell what a schedule does with more of them."""
+    if schedule.forward_first:
+        return m
+    listed = schedule.splits_backward
+    return min(m, ENOUGH_LISTED * p if listed else ENOUGH * schedule.round_length(p, m))
 
 
 def is_listed(schedule: str) -> bool:

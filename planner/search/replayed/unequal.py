@@ -1,7 +1,7 @@
 """Layouts in which stages of slower devices hold fewer blocks.
 
 Stages whose devices are as fast make a class. Beside the layouts that take no notice of
-devices (`planner.search.replayed.space.block_counts`), a framework that writes out any
+devices (`planner.search.replayed.layouts`), a framework that writes out any
 number of blocks can have these: all virtual stages of a class hold the same number,
 those of one class one block more where it does not come out even, and the first and the
 last of all spare some blocks for the ends of the chain. Of all such numbers the

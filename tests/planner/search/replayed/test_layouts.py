@@ -19,7 +19,7 @@ from planner.frameworks.rules import (
 )
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts
-from planner.search.replayed.space import (
+from planner.search.replayed.layouts import (
     MOST_SPARED,
     block_counts,
     layouts,

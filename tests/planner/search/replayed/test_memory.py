@@ -207,3 +207,36 @@ def test_plans_whose_weight_gradients_are_apart_are_left_out_where_they_do_not_f
             assert not fits(candidates, leaf, memory * (1.0 - CLOSE)), leaf
             checked += 1
     assert checked >= 20
+
+
+def least_of(candidates, sizes, shape):
+    """Return what the fullest stage holds under the thriftiest choice [byte]."""
+    rates = candidates.least_rates(sizes)
+    options = range(len(rates.group_sizes))
+    choices, columns = candidates.listing.choices(sizes, options, shape.schedule)
+    least = np.inf
+    for kinds in candidates.listing.distinct_kinds(sizes):
+        cuts = candidates.listing.layouts(sizes, shape, kinds)
+        if choices:
+            variants = Variants(cuts, columns)
+            held = candidates.bounds.memory_of(shape, rates, variants, kinds)
+            least = min(least, float(held.min()))
+    return least
+
+
+def test_nothing_holds_less_than_the_least_memory():
+    """Nor much more: a bound that says nothing would exclude nothing."""
+    near, seen = Counter(), Counter()
+    for seed in range(48):
+        preset = ("ideal", "megatron-core", "torchtitan", "maxtext")[seed % 4]
+        candidates = random_world(seed, preset=preset).candidates()
+        number = range(len(candidates))
+        for place in random.Random(seed).sample(number, min(12, len(candidates))):
+            sizes = candidates[place]
+            for shape in candidates.listing.shapes(sizes):
+                floor = candidates.memory.of(sizes, shape)
+                held = least_of(candidates, sizes, shape)
+                assert floor <= held * (1.0 + 1e-9), (seed, sizes, shape)
+                seen[preset] += 1
+                near[preset] += floor > 0.5 * held
+    assert min(near.values()) > 10, (near, seen)

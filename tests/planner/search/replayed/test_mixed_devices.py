@@ -10,9 +10,9 @@ from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
 from nestsim.simulator.replay import ReplaySettings
 from planner.frameworks.framework import FRAMEWORKS
+from planner.search.replayed.layouts import spared_ends
 from planner.search.replayed.replays import Replays
 from planner.search.replayed.search import search_replayed
-from planner.search.replayed.space import spared_ends
 from planner.search.replayed.unequal import MOST_UNEQUAL, unequal_counts
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload

@@ -15,9 +15,10 @@ from planner.frameworks.framework import FRAMEWORKS
 from planner.search.launchable import broken_rules
 from planner.search.launchable_sizes import LaunchFacts, orders_of
 from planner.search.placements import Extents, whole_dimensions
+from planner.search.replayed.layouts import layouts
 from planner.search.replayed.replays import Replays
 from planner.search.replayed.search import search_replayed
-from planner.search.replayed.space import LaunchableSpace, layouts
+from planner.search.replayed.space import LaunchableSpace
 from planner.search.space import Configuration, SearchSpec
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import schedule_name
