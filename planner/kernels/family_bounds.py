@@ -9,6 +9,12 @@ paths of waits are those; the least over the layouts holds for each of them::
 
 the second one with 1F1B only, ``m - 1 = q n + r``, ``n`` the forward passes that the
 first stage has first.
+
+Where passes go on beside each other, which takes chunks or a single stage, each round
+has ``p`` microbatches or more, and stage ``i`` is at least ``2 (p - 1 - i) + 1`` passes
+beyond a round of each chunk but the last one ahead. So at least ``p`` passes of each
+kind of these chunks have no other beside them, and of the last one ``min(p - 1, 2 (p -
+1 - i) + 1)``: where all forward passes come first the last of them makes a pair.
 """
 
 from typing import NamedTuple
@@ -60,6 +66,10 @@ class FamilyTimes(NamedTuple):
     """Forward and backward passes of a microbatch, summed over the layers before each,
     shape ``(L + 1,)`` [s]."""
 
+    alone: FloatVector
+    """What a forward and a backward pass take more with no other beside them, summed
+    as `passes` [s]."""
+
     wire: float
     """Transfers over a boundary, forth and back [s]."""
 
@@ -90,14 +100,18 @@ def family_bounds(
             start = layouts.starts[y]
             value, before, most, whole = 0.0, 0.0, 0.0, 0.0
             for i in range(p):
-                work, first = 0.0, 0.0
+                work, first, filling = 0.0, 0.0, 0.0
                 for chunk in range(v):
                     k = start + chunk * p + i
-                    held = times.passes[layouts.cuts[k + 1]]
-                    held += messages - times.passes[layouts.cuts[k]]
-                    first = held if chunk == 0 else first
+                    begin, stop = layouts.cuts[k], layouts.cuts[k + 1]
+                    held = times.passes[stop]
+                    held += messages - times.passes[begin]
+                    more = times.alone[stop] - times.alone[begin]
+                    first = held + more if chunk == 0 else first
                     work += held
-                value = max(value, before + m * work)
+                    last = min(p - 1, 2 * (p - 1 - i) + 1)
+                    filling += (p if chunk < v - 1 else last) * more
+                value = max(value, before + m * work + filling)
                 before += first + times.wire
                 most = max(most, work)
                 whole += work

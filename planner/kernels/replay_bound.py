@@ -15,7 +15,11 @@ one microbatch and ``E_i`` the end of its last backward pass::
     E_i >= sum_k (f_k + x) + sum_{k > (v-1) p + i} (b_k + x) + m t_i - n_i f
 
 since the first backward pass needs a whole way there and back, before which a stage
-does the ``n_i`` forward passes that its schedule has first, and no more. Then::
+does the ``n_i`` forward passes that its schedule has first, and no more. Where passes
+go on beside each other ``f`` and ``b`` are what they take so; those that fill and empty
+the pipeline have nobody beside them and take ``F`` and ``B``, so that ``m t_i`` is as
+much longer (of those that fill only where they are still to be done), and a first way
+there and a last one back are theirs. Then::
 
     T >= E_i + sum_{k < i} (b_k + x) + what the first stage still has to do
     T >= E_i + what stage i still has to do
@@ -64,16 +68,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.kernels import tables
 from planner.kernels.replay_memory import (
     PlanChoice,
     PlanFamily,
     Variants,
-    behind_repeated,
     most_memory,
     overfull_stage,
 )
-from planner.kernels.tables import JobConstants, zero_terms
+from planner.kernels.stage_times import (
+    PlanStages,
+    empty_stages,
+    fill_ends,
+    fill_passes,
+)
+from planner.kernels.tables import zero_terms
 from topologies.arrays import FloatMatrix, FloatVector, IntMatrix, IntVector
 from topologies.compiling import kernel, subkernel, writing_kernel
 
@@ -97,241 +105,6 @@ class PlanBounds(NamedTuple):
     """Repeated blocks of each chunk where they are counted, else 0."""
 
 
-class PlanStages(NamedTuple):
-    """What is found of the stages of one plan."""
-
-    forward: FloatVector
-    """``f`` of each virtual stage, shape ``(C,)`` [s]."""
-
-    backward: FloatVector
-    """``b`` of each virtual stage, shape ``(C,)`` [s]."""
-
-    work: FloatVector
-    """All passes of a microbatch, shape ``(p,)`` [s]."""
-
-    step_ends: FloatVector
-    """What is still to do after the last backward pass, shape ``(p,)`` [s]."""
-
-    hidden: FloatVector
-    """Passes behind which gradients may be reduced, shape ``(p,)`` [s]."""
-
-    weight: FloatVector
-    """Least time of weight gradients, in ``b``, shape ``(C,)`` [s]."""
-
-    passed_on: FloatVector
-    """Least time until a gradient is passed on, in ``b``, shape ``(C,)`` [s]."""
-
-    released: FloatVector
-    """The earliest begin of collectives of the step's end, shape ``(p,)`` [s]."""
-
-    sizes: FloatMatrix
-    """Dense (0) and expert (1) parameters, shape ``(2, p)``."""
-
-    counts: FloatVector
-    """Bytes that a lane sends over the boundary after a stage, one way, ``(p,)``."""
-
-
-@subkernel
-def reduction_time(
-    rate: FloatVector, plan: PlanChoice, dense: float, expert: float, job: JobConstants
-) -> float:
-    """Return the gradient collective of some parameters, alone on its links [s]."""
-    gradient, sent = job.reduce_bytes, plan.sent
-    inside, across = (
-        tables.SHARD_PASS + 4 * plan.option,
-        tables.SHARD_ACROSS + 4 * plan.option,
-    )
-    time = 0.0
-    if dense > 0.0:
-        whole = (
-            rate[tables.DENSE_REDUCE] + gradient * dense * rate[tables.DENSE_REDUCE + 1]
-        )
-        once = rate[inside] + gradient * dense * rate[inside + 1]
-        part = rate[across] + gradient * dense / plan.group * rate[across + 1]
-        time += sent.reduced_whole * whole + sent.reduced_once * once
-        time += sent.reduced_across * part
-    if expert > 0.0:
-        whole = (
-            rate[tables.EXPERT_REDUCE]
-            + gradient * expert * rate[tables.EXPERT_REDUCE + 1]
-        )
-        once = (
-            rate[tables.EXPERT_PASS] + gradient * expert * rate[tables.EXPERT_PASS + 1]
-        )
-        time += sent.reduced_whole * whole + sent.reduced_once * once
-    return time
-
-
-@subkernel
-def gathering_time(
-    rate: FloatVector, plan: PlanChoice, dense: float, expert: float, job: JobConstants
-) -> float:
-    """Return how long the weights of an update take to gather, alone [s]."""
-    inside = tables.SHARD_PASS + 4 * plan.option
-    weight = job.update_bytes
-    time: float = 0.0
-    if dense > 0.0:
-        time += rate[inside] + weight * dense * rate[inside + 1]
-    if expert > 0.0:
-        time += (
-            rate[tables.EXPERT_PASS] + weight * expert * rate[tables.EXPERT_PASS + 1]
-        )
-    time *= plan.sent.gathered_once
-    return time
-
-
-@subkernel
-def fill_passes(family: PlanFamily, plan: PlanChoice, stages: PlanStages) -> None:
-    """Fill the times of the passes of each virtual stage."""
-    p, v, job = family.pipeline.p, family.pipeline.v, family.job
-    bounds, mode, option = plan.bounds, plan.mode, plan.option
-    forward, backward = family.passes.forward, family.passes.backward
-    sharded, hidden = family.passes.sharded, family.passes.hidden
-    f, b, w = stages.forward, stages.backward, stages.weight
-    order, number = family.order, family.order.number
-    reduces, gathers = plan.sent.reduced_each, plan.sent.gathered_each
-    for k in range(p * v):
-        stage = order.stage[k]
-        row = family.passes.signature[stage]
-        begin, end = bounds[k], bounds[k + 1]
-        f[k] = job.messages_time + forward[row, end] - forward[row, begin]
-        behind = behind_repeated(family, begin, end, plan.num_blocks)
-        b[k] = job.messages_time
-        b[k] += backward[row, mode, behind] - backward[row, mode, begin]
-        b[k] += backward[row, 0, end] - backward[row, 0, behind]
-        w[k] = 0.0
-        if order.is_listed:
-            w[k] = order.weight[row, end] - order.weight[row, begin]
-        stages.passed_on[k] = b[k] - w[k]
-        if reduces + gathers > 0.0:
-            first, second = begin, end
-            share = 1.0
-            by_layer = job.by_layer
-            by_layer |= job.gathers_ahead and gathers > 0.0
-            by_layer |= job.reduces_behind and reduces > 0.0
-            by_layer |= plan.offload.sum() > plan.offload[tables.OPTIMIZER]
-            if not by_layer and v > 1:
-                held = 0
-                for chunk in range(v):
-                    first = bounds[number[stage, chunk]]
-                    held += bounds[number[stage, chunk] + 1] - first
-                share = (end - begin) / held
-            for chunk in range(v):
-                if share < 1.0:
-                    first = bounds[number[stage, chunk]]
-                    second = bounds[number[stage, chunk] + 1]
-                elif chunk > 0:
-                    break
-                reduced = sharded[row, option, 1, second]
-                reduced -= sharded[row, option, 1, first]
-                gathered = sharded[row, option, 0, second]
-                gathered -= sharded[row, option, 0, first]
-                # Half of the gathers in either pass.
-                f[k] += share * 0.5 * gathers * gathered
-                b[k] += share * (reduces * reduced + 0.5 * gathers * gathered)
-                w[k] += share * reduces * reduced
-                stages.passed_on[k] += share * 0.5 * gathers * gathered
-            beside = hidden[row, option, 1, end] - hidden[row, option, 1, begin]
-            b[k] = max(b[k], reduces * beside)
-            beside = hidden[row, option, 0, end] - hidden[row, option, 0, begin]
-            f[k] = max(f[k], 0.5 * gathers * beside)
-            b[k] = max(b[k], 0.5 * gathers * beside)
-
-
-@subkernel
-def _listed_behind(
-    family: PlanFamily, stages: PlanStages, stage: int, chunk: int
-) -> float:
-    """Return the passes of a chunk from the stage's first complete gradient on [s]."""
-    order, k = family.order, family.order.number[stage, chunk]
-    time: float = order.behind[stage, 0, chunk] * stages.forward[k]
-    time += order.behind[stage, 1, chunk] * stages.passed_on[k]
-    time += order.behind[stage, 2, chunk] * (stages.backward[k] - stages.passed_on[k])
-    return time
-
-
-@subkernel
-def update_time(
-    family: PlanFamily, plan: PlanChoice, i: int, dense: float, expert: float
-) -> float:
-    """Return what a stage does once its parameters' gradients are reduced [s]."""
-    job, devices, sent = family.job, family.devices, plan.sent
-    step = dense + expert
-    if sent.shards_optimizer > 0.0:
-        step = dense / plan.group + expert / job.constants.expert_group
-    time: float = step * devices.step_time[i] + job.step_once
-    if plan.offload[tables.OPTIMIZER] > 0.0:
-        time += plan.host_once + plan.host_step * step
-        time += plan.offload[tables.OPTIMIZER] * devices.host_saving[i] * step
-    senders = family.sent.senders[plan.option]
-    time += job.shard_time * senders * sent.gathered_once
-    if not job.gathers_ahead:
-        time += gathering_time(family.sent.ends[i], plan, dense, expert, job.constants)
-    return time
-
-
-@subkernel
-def _fill_ends(
-    family: PlanFamily, plan: PlanChoice, stages: PlanStages
-) -> tuple[float, float]:
-    """Fill what stages do at the step's end.
-
-    Returns
-    -------
-    tuple[float, float]
-        What the first stage still has to do after its last backward pass, and how long
-        its first pass waits for weights [s].
-    """
-    p, v, job, layers = family.pipeline.p, family.pipeline.v, family.job, family.layers
-    others = family.pipeline.round_passes
-    constants, f, b = job.constants, stages.forward, stages.backward
-    first_end, start_wait = 0.0, 0.0
-    joins = family.order.number[0, v - 1] == p * v - 1
-    for i in range(p):
-        work, dense, expert, later = 0.0, 0.0, 0.0, 0.0
-        first_dense, first_expert = 0.0, 0.0
-        for chunk in range(v):
-            k = family.order.number[i, chunk]
-            work += f[k] + b[k]
-            if family.order.is_listed:
-                later += _listed_behind(family, stages, i, chunk)
-            else:
-                later += b[k] * (others if chunk < v - 1 else 1)
-            for layer in range(plan.bounds[k], plan.bounds[k + 1]):
-                dense += layers.dense[layer]
-                expert += layers.expert[layer]
-            if joins and k == p * v - 1:
-                dense -= job.tied_parameters
-            if chunk == 0:
-                first_dense, first_expert = dense, expert
-        rate = family.sent.ends[i]
-        stages.work[i] = work
-        stages.sizes[0, i], stages.sizes[1, i] = dense, expert
-        optimizer = update_time(family, plan, i, dense, expert)
-        if not joins and (i == 0 or i == p - 1):
-            optimizer += job.tied_time
-        reduced = reduction_time(rate, plan, dense, expert, constants)
-        stages.hidden[i] = later if job.reduces_behind else 0.0
-        stages.released[i] = 0.0
-        if job.reduces_behind:
-            stages.step_ends[i] = optimizer + max(0.0, reduced - later)
-        else:
-            stages.step_ends[i] = optimizer + reduced
-        if i > 0:
-            continue
-        first_end = stages.step_ends[0]
-        if family.order.is_listed:
-            first_end = stages.weight[0] + optimizer
-            first_end += 0.0 if job.reduces_behind else reduced
-        elif job.reduces_behind and v > 1:
-            alone = reduction_time(rate, plan, first_dense, first_expert, constants)
-            first_end = optimizer + max(0.0, alone - b[0])
-        if job.gathers_ahead:
-            needed = gathering_time(rate, plan, first_dense, first_expert, constants)
-            start_wait = max(0.0, needed - f[0])
-    return first_end, start_wait
-
-
 @subkernel
 def _longest_path(
     family: PlanFamily, stages: PlanStages, r: int, first_end: float
@@ -340,11 +113,14 @@ def _longest_path(
     p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
     wires, first_passes = family.sent.wires, family.pipeline.first_passes
     f, b, work = stages.forward, stages.backward, stages.work
+    alone = family.order.alone
     num_virtual, length = p * v, family.pipeline.round_passes
-    value, there, back = 0.0, 0.0, 0.0
+    value, there, back, first = 0.0, 0.0, 0.0, 0.0
     for k in range(num_virtual):
         there += f[k]
         back += b[k]
+        if alone[k % p, 0, k // p] > 0:
+            first += stages.alone_forward[k] - f[k]
         if k < num_virtual - 1:
             there += wires[r, k % p, 0]
             back += wires[r, k % p, 1]
@@ -360,20 +136,23 @@ def _longest_path(
         before = back - passed
         if last < num_virtual - 1:
             passed += wires[r, last % p, 1]
-        busy = m * work[i]
+        fills, empties = stages.alone_work[0, i], stages.alone_work[1, i]
+        busy = m * work[i] + empties
         done = 0.0
         whole = first_passes[i] // (length * v)
         rest = first_passes[i] % (length * v)
         for chunk in range(v):
             count = whole * length + min(max(rest - chunk * length, 0), length)
             done += count * f[chunk * p + i]
-        end = max(arrived + busy, there + before + busy - done)
+        end = max(arrived + busy + fills, there + first + before + busy - done)
         value = max(value, end + returned + first_end)
         value = max(value, end + stages.step_ends[i])
         stages.released[i] = max(stages.released[i], end - stages.hidden[i])
         most_work = max(most_work, work[i])
-        arrived += f[i] + wires[r, i, 0]
-        returned += b[i] + wires[r, i, 1]
+        arrived += wires[r, i, 0]
+        arrived += stages.alone_forward[i] if alone[i, 0, 0] > 0 else f[i]
+        returned += wires[r, i, 1]
+        returned += stages.alone_backward[i] if alone[i, 1, 0] > 0 else b[i]
     if v == 1:
         turns, rest = (m - 1) // first_passes[0], (m - 1) % first_passes[0]
         if turns >= 1:
@@ -472,7 +251,7 @@ def _bound(
 ) -> float:
     """Return the bound of one plan that fits [s]."""
     fill_passes(family, plan, stages)
-    first_end, start_wait = _fill_ends(family, plan, stages)
+    first_end, start_wait = fill_ends(family, plan, stages)
     value = 0.0
     for r in range(family.sent.wires.shape[0]):
         if family.order.is_listed:
@@ -565,23 +344,6 @@ def plan_choice(family: PlanFamily, variants: Variants, c: int, y: int) -> PlanC
         offload=choices.offload[c],
         host_step=choices.host_step[c],
         host_once=choices.host_once[c],
-    )
-
-
-@subkernel
-def empty_stages(p: int, num_virtual: int) -> PlanStages:
-    """Return stages of which nothing is known."""
-    return PlanStages(
-        forward=np.empty(num_virtual),
-        backward=np.empty(num_virtual),
-        weight=np.empty(num_virtual),
-        passed_on=np.empty(num_virtual),
-        work=np.empty(p),
-        step_ends=np.empty(p),
-        hidden=np.empty(p),
-        released=np.empty(p),
-        sizes=np.empty((2, p)),
-        counts=np.empty(p),
     )
 
 

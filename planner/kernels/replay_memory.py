@@ -75,7 +75,13 @@ class PassDurations(NamedTuple):
     """Those that go on beside a pass, which lasts at least as long, same shape [s]."""
 
     signature: IntVector
-    """Row of the four above of each stage, shape ``(p,)``."""
+    """Row of all of these of each stage, shape ``(p,)``."""
+
+    alone_forward: FloatMatrix
+    """`forward` with no other pass beside them."""
+
+    alone_backward: FloatCube
+    """`backward` with no other pass beside them."""
 
 
 class LayerColumns(NamedTuple):
@@ -215,7 +221,7 @@ class PlanChoice(NamedTuple):
 class PassOrder(NamedTuple):
     """Where virtual stages are, and in what order a stage works on its passes.
 
-    Of 1F1B, plain or interleaved, only the first four say anything.
+    Of 1F1B, plain or interleaved, only the first five say anything.
     """
 
     number: IntMatrix
@@ -230,6 +236,11 @@ class PassOrder(NamedTuple):
 
     is_listed: bool
     """Whether bounds read the lists of the stages; else the order is 1F1B's."""
+
+    alone: IntCube
+    """Forward passes of each chunk before a stage's first pair of passes (0), and
+    backward passes behind its last one (1), shape ``(p, 2, v)``; 0 where passes take
+    the same beside each other."""
 
     weight: FloatMatrix
     """Weight gradients of the layers before each that are passes of their own, by the

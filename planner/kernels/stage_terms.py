@@ -9,18 +9,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.kernels.replay_bound import (
+from planner.kernels.replay_bound import least_exit, plan_choice, with_count
+from planner.kernels.replay_memory import PlanFamily, Variants
+from planner.kernels.stage_times import (
     PlanStages,
     empty_stages,
     fill_passes,
     gathering_time,
-    least_exit,
-    plan_choice,
     reduction_time,
     update_time,
-    with_count,
 )
-from planner.kernels.replay_memory import PlanFamily, Variants
 from topologies.arrays import FloatCube, FloatMatrix, FloatVector
 from topologies.compiling import kernel, writing_kernel
 

@@ -58,6 +58,11 @@ def _family_bounds(
         both = [forward + backward for forward, backward in times]
         whole = min(float(layers.sum()) for layers in both)
         before = np.concatenate([[0.0], np.cumsum(np.min(both, axis=0))])
+        single = [
+            np.add(*candidates.bounds.pass_times(family.degrees, row)) for row in rates
+        ]
+        more = np.min([a - b for a, b in zip(single, both, strict=True)], axis=0)
+        alone = np.concatenate([[0.0], np.cumsum(more)])
         for p, v in np.unique([family.pp[chosen], family.v[chosen]], axis=1).T.tolist():
             rows = chosen & (family.pp == p) & (family.v == v)
             b = family.degrees.micro_batch_size
@@ -65,8 +70,12 @@ def _family_bounds(
             messages = 2.0 * workload.messages_time(2) if p > 1 else 0.0
             cuts = candidates.listing.space.cuts(p, v)
             held = np.diff(before[cuts], axis=1) + messages
+            passes = (
+                held.reshape(-1, v, p),
+                np.diff(alone[cuts], axis=1).reshape(-1, v, p) * pairs,
+            )
             turns = v == 1 and is_plain and not pairs
-            paths = _paths(held.reshape(-1, v, p), m, wire, takes_turns=turns) + end
+            paths = _paths(passes, m, wire, takes_turns=turns) + end
             mean = _mean_stage(candidates, whole, m, p, v)
             bounds[rows] = np.maximum(mean, paths * _SAFE)
     return bounds
@@ -89,14 +98,19 @@ def _mean_stage(
 
 
 def _paths(
-    held: FloatArray, m: IntArray, wire: float, *, takes_turns: bool
+    passes: tuple[FloatArray, FloatArray],
+    m: IntArray,
+    wire: float,
+    *,
+    takes_turns: bool,
 ) -> FloatArray:
     """Bound by the waits of the best layout, shape of ``m`` [s].
 
     Parameters
     ----------
-    held
-        Passes and messages of each virtual stage, shape ``(Y, v, p)`` [s].
+    passes
+        Passes and messages of each virtual stage, and what they take more with no other
+        beside them, shape ``(Y, v, p)`` each [s].
     m
         Numbers of microbatches.
     wire
@@ -104,10 +118,14 @@ def _paths(
     takes_turns
         Whether a stage that is ahead waits for a backward pass: 1F1B without chunks.
     """
+    held, more = passes
     p, count = held.shape[2], m[:, None]
     work = held.sum(axis=1)
-    arrival = np.cumsum(held[:, 0] + wire, axis=1) - (held[:, 0] + wire)
-    longest = (arrival + count[..., None] * work).max(axis=2)
+    step = held[:, 0] + more[:, 0] + wire
+    arrival = np.cumsum(step, axis=1) - step
+    last = np.minimum(p - 1, 2 * np.arange(p)[::-1] + 1)
+    filling = p * more[:, :-1].sum(axis=1) + last * more[:, -1]
+    longest = (arrival + count[..., None] * work + filling).max(axis=2)
     if takes_turns:
         turns, rest = np.divmod(count - 1, np.minimum(p, count))
         way = work.sum(axis=1) + (p - 1) * wire

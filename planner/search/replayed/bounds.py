@@ -28,6 +28,7 @@ from planner.search.device_kinds import Kinds, PlacedKinds
 from planner.search.replayed.orders import (
     AloneRates,
     Exits,
+    is_listed,
     no_exits,
     pass_counts,
     pass_order,
@@ -329,6 +330,10 @@ class ReplayBounds:
             by_layer=self.by_layer
             or passes_overlap(self.workload, schedule, degrees.ep),
         )
+        times = self._times(rows, shape, names=names)
+        alone, pairs = times, shape.pairs and not is_listed(schedule)
+        if pairs:
+            alone = self._times(rows, shape._replace(pairs=False), names=names)
         named = SCHEDULES[schedule]
         counts = pass_counts(schedule, shape.p, shape.m, shape.v)
         return terms.PlanFamily(
@@ -343,9 +348,7 @@ class ReplayBounds:
                 else named.round_length(shape.p, shape.m),
             ),
             passes=terms.PassDurations(
-                *self._times(rows, shape, names=names),
-                *shared,
-                rows.rates.signature,
+                *(*times, *shared, rows.rates.signature, *alone)
             ),
             layers=known.layers,
             sent=terms.SentTerms(
@@ -356,7 +359,7 @@ class ReplayBounds:
                 terms.BlockExits(*sent.exits[0]),
             ),
             job=job,
-            order=pass_order(schedule, shape, own, wires),
+            order=pass_order(schedule, shape, own, wires, pairs=pairs),
             devices=self._devices(stages, scarcity),
         )
 

@@ -189,10 +189,15 @@ def first_bounds(
     least = mean_stage_bounds(workload, family, times, fills=fills)
     if cuts is not None:
         assert isinstance(family, ConfigurationFamily), "layouts are of a framework"
-        passes = np.zeros(len(times[0][0]) + 1)
-        np.cumsum(np.min([np.add(*both) for both in times], axis=0), out=passes[1:])
+        beside = [np.add(*both) for both in times]
+        passes, alone = np.zeros((2, len(beside[0]) + 1))
+        np.cumsum(np.min(beside, axis=0), out=passes[1:])
+        if pairs:
+            whole = [np.add(*bounds.pass_times(degrees, row)) for row in rates]
+            np.cumsum(np.min(np.subtract(whole, beside), axis=0), out=alone[1:])
         paths = kernel.FamilyTimes(
             passes,
+            alone,
             bounds.least_wire(degrees, rates),
             2.0 * workload.messages_time(2),
             float(workload.iteration_time),

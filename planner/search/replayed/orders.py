@@ -38,7 +38,7 @@ from planner.kernels.placement_loads import leaving_shares
 from planner.kernels.replay_memory import PassOrder
 from planner.search.placements import PlacementBounds
 from planner.search.space import Configuration
-from planner.step.instructions import BACKWARD, FORWARD, WEIGHT, Schedule
+from planner.step.instructions import BACKWARD, FORWARD, PAIRED, WEIGHT, Schedule
 from planner.step.schedules import SCHEDULES
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
@@ -352,6 +352,30 @@ def _enough(schedule: Schedule, p: int, m: int) -> int:
     return min(m, ENOUGH_LISTED * p if listed else ENOUGH * schedule.round_length(p, m))
 
 
+@lru_cache(maxsize=8192)
+def alone_passes(schedule: str, p: int, m: int, v: int) -> IntArray:
+    """Return `PassOrder.alone` of a schedule: what fills and empties its pipeline.
+
+    No more than with `ENOUGH` rounds of microbatches, and the last round of them.
+    """
+    rules = SCHEDULES[schedule]
+    length = rules.round_length(p, m)
+    program = rules.program(p, min(m, ENOUGH * length + m % length), v)
+    kind, virtual = program.kind, program.virtual_stage
+    written = rules.written_kinds(kind, virtual, program.indptr)
+    chunk = rules.virtual_stages(p, v).chunk[virtual]
+    found = np.zeros((p, 2, v), dtype=np.int64)
+    for i in range(p):
+        here = slice(*program.indptr[i : i + 2])
+        kind, part = program.kind[here], chunk[here]
+        pairs = np.flatnonzero(np.isin(written[here], list(PAIRED)))
+        begin, end = (pairs[0], pairs[-1] + 1) if pairs.size else (kind.size, 0)
+        forward, backward = part[:begin][kind[:begin] == FORWARD], part[end:]
+        found[i, 0] = np.bincount(forward, minlength=v)
+        found[i, 1] = np.bincount(backward[kind[end:] == BACKWARD], minlength=v)
+    return found
+
+
 def is_listed(schedule: str) -> bool:
     """Tell whether bounds read a schedule's lists, as they do where it splits."""
     return SCHEDULES[schedule].splits_backward
@@ -362,6 +386,8 @@ def pass_order(
     sizes: _PipelineSizes,
     tables: Sequence[LayerTable],
     wires: FloatArray,
+    *,
+    pairs: bool = False,
 ) -> PassOrder:
     """Return the order of the passes of a schedule.
 
@@ -376,11 +402,14 @@ def pass_order(
     wires
         Transfers over the boundary after each stage, activations (0) and gradients (1),
         by replica, shape ``(R, p, 2)`` [s].
+    pairs
+        Whether passes beside each other take less than alone.
     """
     p, v, m = sizes.p, sizes.v, sizes.m
     fixed = _fixed_order(schedule, p, min(m, ENOUGH_LISTED * p), v)
     if not fixed.is_listed:
-        return fixed
+        alone = alone_passes(schedule, p, m, v) if pairs else fixed.alone
+        return fixed._replace(alone=alone)
     virtual = SCHEDULES[schedule].virtual_stages(p, v)
     crossed = virtual.after_each(np.swapaxes(wires, 0, 1))
     weight = np.zeros((len(tables), tables[0].num_layers + 1))
@@ -405,6 +434,7 @@ def _fixed_order(schedule: str, p: int, m: int, v: int) -> PassOrder:
         stage=virtual.stage.copy(),
         crossings=np.bincount(crossed, minlength=p).astype(np.int64),
         is_listed=listed,
+        alone=np.zeros((p, 2, v), dtype=np.int64),
         weight=np.zeros((0, 0)),
         kept=np.zeros(0),
         crossed=np.zeros((0, 0, 2)),

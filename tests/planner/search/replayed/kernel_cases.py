@@ -47,6 +47,9 @@ def drawn_case(rng, zero, option):
         mode=rng.randrange(tables.NUM_MODES),
         forward=numbers(rng, NUM_ROWS, layers),
         backward=numbers(rng, NUM_ROWS, tables.NUM_MODES, layers),
+        alone_forward=numbers(rng, NUM_ROWS, layers),
+        alone_backward=numbers(rng, NUM_ROWS, tables.NUM_MODES, layers),
+        alone=[[[rng.randint(0, m) for _ in range(v)] for _ in "fb"] for _ in range(p)],
         sharded=numbers(rng, NUM_ROWS, NUM_OPTIONS, 2, layers),
         hidden=numbers(rng, NUM_ROWS, NUM_OPTIONS, 2, layers, high=25),
         signature=[rng.randrange(NUM_ROWS) for _ in range(p)],
@@ -164,6 +167,8 @@ def arguments(case):
             sharded=sums(case.sharded),
             hidden=sums(case.hidden),
             signature=np.array(case.signature),
+            alone_forward=sums(case.forward) + sums(case.alone_forward),
+            alone_backward=sums(case.backward) + sums(case.alone_backward),
         ),
         layers=terms.LayerColumns(
             dense=np.array(case.dense),
@@ -186,7 +191,7 @@ def arguments(case):
             case,
             (SimpleNamespace(num_layers=num_layers),),
             np.array(case.wires),
-        ),
+        )._replace(alone=np.array(case.alone)),
         devices=terms.StageDevices(
             step_time=np.full(case.p, case.step_time),
             host_saving=np.zeros(case.p),

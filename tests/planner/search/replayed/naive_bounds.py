@@ -48,6 +48,12 @@ class Case:
     """Seconds of each layer, [signature][layer]."""
     backward: Any
     """[signature][mode][layer]."""
+    alone_forward: Any
+    """What a forward pass takes more with no other beside it, as `forward`."""
+    alone_backward: Any
+    """As `backward`."""
+    alone: list[list[list[int]]]
+    """Passes of each chunk with no other beside them: [stage][forward, backward]."""
     sharded: Any
     """Gathers and reductions of ZeRO in passes, [signature][option][2][layer]."""
     hidden: Any
@@ -136,17 +142,27 @@ class Case:
         times = self.hidden[self.signature[k % self.p]][self.option][place]
         return sum(times[layer] for layer in self.layers(k))
 
-    def f(self, k: int) -> float:
-        """Return the forward pass of a virtual stage."""
-        row = self.forward[self.signature[k % self.p]]
+    def f(self, k: int, *, alone: bool = False) -> float:
+        """Return the forward pass of a virtual stage, beside another one or alone."""
+        rows = [self.forward, self.alone_forward][: 1 + alone]
+        row = [sum(both) for both in zip(*(self.row(k, r) for r in rows), strict=True)]
         time = self.messages_time + sum(row[layer] for layer in self.layers(k))
         if self.rules.gathers_each:
             time = max(time + self.sent(k, 0), self.beside(k, 0))
         return time
 
-    def b(self, k: int) -> float:
+    def row(self, k: int, rows: Any) -> Any:
+        return rows[self.signature[k % self.p]]
+
+    def is_alone(self, k: int, direction: int) -> bool:
+        """Tell whether some passes of a virtual stage have no other beside them."""
+        return self.alone[k % self.p][direction][k // self.p] > 0
+
+    def b(self, k: int, *, alone: bool = False) -> float:
         """Return the backward pass of a virtual stage, with what it repeats."""
-        row = self.backward[self.signature[k % self.p]][self.mode]
+        rows = [self.backward, self.alone_backward][: 1 + alone]
+        each = [self.row(k, r)[self.mode] for r in rows]
+        row = [sum(both) for both in zip(*each, strict=True)]
         time = self.messages_time + sum(row[layer] for layer in self.layers(k))
         least = 0.0
         if self.rules.reduces_each:
@@ -212,7 +228,8 @@ class Case:
         if not self.reduces_behind:
             return 0.0
         *others, last = self.chunks(i)
-        return sum(self.length * self.b(k) for k in others) + self.b(last)
+        behind = sum(self.length * self.b(k, alone=True) for k in others)
+        return behind + self.b(last, alone=True)
 
     def tail(self, i: int) -> float:
         """Return what a stage still does after its last backward pass."""
@@ -224,31 +241,47 @@ class Case:
         if not self.reduces_behind or self.v == 1:
             return self.tail(0)
         first = self.reduction(0, *self.held(0, range(1)))
-        return self.optimizer(0) + max(0.0, first - self.b(0))
+        return self.optimizer(0) + max(0.0, first - self.b(0, alone=True))
 
     def start(self) -> float:
         """Return how much longer the first forward pass of all takes."""
         if not self.gathers_ahead:
             return 0.0
-        return max(0.0, self.gathering(0, *self.held(0, range(1))) - self.f(0))
+        needed = self.gathering(0, *self.held(0, range(1)))
+        return max(0.0, needed - self.f(0, alone=True))
 
     # Paths.
 
     def way(self, wires: Any, ks: range, direction: int) -> float:
         """Return the time to pass virtual stages, and the boundary after each."""
         each = self.b if direction else self.f
-        return sum(each(k) + wires[k % self.p][direction] for k in ks)
+        return sum(
+            each(k, alone=self.is_alone(k, direction)) + wires[k % self.p][direction]
+            for k in ks
+        )
+
+    def alone_work(self, i: int, direction: int) -> float:
+        """Return what passes of a stage take longer for having none beside them."""
+        each = self.b if direction else self.f
+        return sum(
+            number * (each(k, alone=True) - each(k))
+            for number, k in zip(self.alone[i][direction], self.chunks(i), strict=True)
+        )
 
     def last_backward(self, wires: Any, i: int) -> float:
         """Bound the end of a stage's last backward pass."""
         work = self.m * sum(self.f(k) + self.b(k) for k in self.chunks(i))
         end, own = self.num_virtual - 1, (self.v - 1) * self.p + i
-        there = self.way(wires, range(end), 0) + self.f(end)
+        there = self.way(wires, range(end), 0)
+        there += self.f(end, alone=self.is_alone(end, 0))
         back = sum(
             self.b(k) + wires[(k - 1) % self.p][1] for k in range(own + 1, end + 1)
         )
         before = sum(self.f(k) for k in self.first_forward_passes(i))
-        return max(self.way(wires, range(i), 0) + work, there + back + work - before)
+        fills, empties = self.alone_work(i, 0), self.alone_work(i, 1)
+        return empties + max(
+            self.way(wires, range(i), 0) + work + fills, there + back + work - before
+        )
 
     def first_forward_passes(self, i: int) -> list[int]:
         """List the virtual stages of a stage's forward passes before any backward one.
@@ -267,8 +300,8 @@ class Case:
             found += [end + self.way(wires, range(i), 1) + last, end + self.tail(i)]
         if self.v == 1 and self.m > self.p:
             turns, rest = divmod(self.m - 1, self.p)
-            whole = self.way(wires, range(self.p - 1), 0) + self.f(self.p - 1)
-            whole += self.way(wires, range(self.p - 1), 1) + self.b(self.p - 1)
+            whole = sum(self.f(i) + self.b(i) for i in range(self.p))
+            whole += sum(sum(wires[i]) for i in range(self.p - 1))
             most = max(self.f(i) + self.b(i) for i in range(self.p))
             found.append((1 + turns) * whole + rest * most + last)
         return found

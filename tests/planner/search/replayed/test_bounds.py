@@ -17,12 +17,12 @@ from nestsim.simulator.replay import ReplaySettings
 from planner.cost.choices import choice_columns
 from planner.frameworks.framework import FRAMEWORKS
 from planner.kernels.replay_memory import Variants
-from planner.search.replayed.orders import pass_counts
+from planner.search.replayed.orders import alone_passes, pass_counts
 from planner.search.replayed.timelines import timeline_bound
 from planner.search.space import SearchSpec
 from planner.step.execution import Execution
-from planner.step.instructions import BACKWARD
-from planner.step.rounds import group_takes
+from planner.step.instructions import BACKWARD, FORWARD
+from planner.step.rounds import group_takes, round_length
 from planner.step.schedules import SCHEDULES, grouped_name, schedule_name
 from tests import failures
 from tests.planner.fleets import slow_fleet
@@ -320,6 +320,44 @@ def test_counts_of_groups_are_those_of_all_microbatches(p, v, pairs):
                 kind, _, _ = SCHEDULES[name].instructions(stage, p, m, v)
                 assert first[stage] == np.argmax(kind == BACKWARD)
                 assert in_flight[stage] == SCHEDULES[name].in_flight(stage, p, m, v)
+            if pairs:
+                assert alone_passes(name, p, m, v).tolist() == alone_one_by_one(
+                    name, p, m, v
+                )
+
+
+def alone_one_by_one(name, p, m, v):
+    """Count passes before a stage's first pair, and behind its last one."""
+    found = []
+    for stage in range(p):
+        kind, _, chunk = SCHEDULES[name].instructions(stage, p, m, v)
+        passes = list(zip(kind.tolist(), chunk.tolist(), strict=True))
+        both = [FORWARD, BACKWARD]
+        kinds = kind.tolist()
+        begins = [n for n in range(2 * m * v) if kinds[n : n + 2] == both]
+        first, last = (begins[0], begins[-1] + 2) if begins else (len(passes), 0)
+        filling, emptying = passes[:first], passes[last:]
+        assert {kind for kind, _ in filling} <= {FORWARD}
+        found.append(
+            [
+                [filling.count((FORWARD, c)) for c in range(v)],
+                [emptying.count((BACKWARD, c)) for c in range(v)],
+            ]
+        )
+    return found
+
+
+@failures.over(("p", "v"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 4)])
+def test_what_fills_and_empties_is_that_of_all_microbatches(p, v):
+    name = schedule_name(v, pairs=True)
+    for m in range(1, 40):
+        if v == 1 or (m >= p and m % round_length(p, m) == 0):
+            found = alone_passes(name, p, m, v)
+            assert found.tolist() == alone_one_by_one(name, p, m, v)
+            # What first bounds take of it.
+            assert (found[:, :, :-1] >= p).all()
+            last = np.minimum(p - 1, 2 * np.arange(p)[::-1] + 1)
+            assert (found[:, :, -1] >= last[:, None]).all()
 
 
 @failures.over("schedule, hides_experts", [("dualpipe-v", False), ("zb-v", True)])

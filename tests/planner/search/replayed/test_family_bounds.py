@@ -30,19 +30,30 @@ def families(draw):
         some = [[0, *draw(inner), layers] for _ in range(draw(st.integers(1, 3)))]
         rows.append((p, v, m, ahead, len(layouts), len(some)))
         layouts.extend(some)
-    return times, rows, layouts, *(float(draw(st.integers(0, 3))) for _ in range(3))
+    alone = [draw(st.integers(0, 3).map(float)) for _ in range(layers)]
+    rest = (float(draw(st.integers(0, 3))) for _ in range(3))
+    return (times, alone), rows, layouts, *rest
 
 
 def naive(times, row, layouts, wire, messages, end):
     """Return the least longest path of a configuration's layouts."""
-    p, _, m, ahead, first, count = row
+    p, v, m, ahead, first, count = row
+    times, alone = times
     between = messages if p > 1 else 0.0
     least = []
     for cuts in layouts[first : first + count]:
         held = [sum(times[begin:stop]) + between for begin, stop in pairwise(cuts)]
+        more = [sum(alone[begin:stop]) for begin, stop in pairwise(cuts)]
         work = [sum(held[i::p]) for i in range(p)]
         paths = [
-            sum(held[:i]) + i * wire + m * busy + end for i, busy in enumerate(work)
+            sum(held[:i])
+            + sum(more[:i])
+            + i * wire
+            + m * busy
+            + end
+            + p * sum(more[i : (v - 1) * p : p])
+            + min(p - 1, 2 * (p - i) - 1) * more[(v - 1) * p + i]
+            for i, busy in enumerate(work)
         ]
         turns, rest = divmod(m - 1, ahead)
         if turns:
@@ -55,11 +66,12 @@ def naive(times, row, layouts, wire, messages, end):
 @given(families())
 def test_a_family_is_bounded_by_the_paths_of_its_layouts(family):
     times, rows, layouts, wire, messages, end = family
+    sums = [np.cumsum([0.0, *each]) for each in times]
     starts = np.cumsum([0, *(len(cuts) for cuts in layouts)])[:-1]
     arguments = (
         kernel.FamilyRows(*np.array(rows, dtype=np.int64).T.copy()),
         kernel.FamilyLayouts(starts, np.concatenate(layouts).astype(np.int64)),
-        kernel.FamilyTimes(np.cumsum([0.0, *times]), wire, messages, end),
+        kernel.FamilyTimes(*sums, wire, messages, end),
     )
     compiled = kernel.family_bounds(*arguments)
     expected = [naive(times, row, layouts, wire, messages, end) for row in rows]
