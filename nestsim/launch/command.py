@@ -335,9 +335,9 @@ def import_launch(
     ----------
     path
         The file: a shell script, log or checkpoint of Megatron-LM, a recipe or YAML of
-        NeMo or Megatron Bridge, an experiment of Primus, a script of slime or verl, a
-        configuration of torchtitan, GPT-NeoX, DeepSpeed or MaxText, a log of torchtitan
-        or MaxText, a Hugging Face ``config.json``.
+        NeMo, NeMo RL or Megatron Bridge, an experiment of Primus, a script of slime or
+        verl, a YAML of verl, a configuration of torchtitan, GPT-NeoX, DeepSpeed or
+        MaxText, a log of torchtitan or MaxText, a Hugging Face ``config.json``.
     format
         Name of the format, one of `nestsim.launch.readers.READERS`; None to tell it by
         the file.

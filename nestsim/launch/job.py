@@ -121,7 +121,7 @@ class LaunchJob:
             plan = replace(plan, recompute_modules=())
         is_block = workload.table(plan.degrees).is_block
         settings = plan_settings(
-            _with_usual_algorithms(network, workload, plan),
+            with_usual_algorithms(network, workload, plan),
             is_block,
             workload.training.global_batch_size,
         )
@@ -201,7 +201,7 @@ class LaunchJob:
         return bool((devices == np.arange(devices.size)).all())
 
 
-def _with_usual_algorithms(network: Network, workload: Workload, plan: Plan) -> Plan:
+def with_usual_algorithms(network: Network, workload: Workload, plan: Plan) -> Plan:
     """Return the plan with algorithms left open that would be chosen anyway."""
     left_open = replace(plan, gradient_algorithm=AUTO, tensor_algorithm=AUTO)
     is_usual = with_algorithms(network, workload, left_open) == plan

@@ -86,6 +86,12 @@ def _write_maxtext(job: LaunchJob) -> LaunchFiles:
     return write_maxtext(job)
 
 
+def _write_verl(job: LaunchJob) -> LaunchFiles:
+    from nestsim.launch.formats.trainers.verl_writing import write_verl
+
+    return write_verl(job)
+
+
 def _write_chakra(job: LaunchJob) -> LaunchFiles:
     from nestsim.launch.formats.chakra import write_chakra
 
@@ -99,6 +105,7 @@ WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
         "torchtitan": _write_torchtitan,
         "deepspeed": _write_deepspeed,
         "maxtext": _write_maxtext,
+        "verl": _write_verl,
         "plan": write_plan,
         "chakra": _write_chakra,
     }

@@ -1,12 +1,17 @@
 """``nestsim rl``: what it is called with, and what it returns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
+from nestsim.document.folder import writer_of
 from nestsim.features.rl.document import rl_document
 from nestsim.features.rl.job import RlResult, rl_job
 from nestsim.features.rl.record import phase_rows, rl_json
+
+SCRIPT = "verl.sh"
+"""Name of what launches the step with verl."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -40,7 +45,19 @@ class RlReport(ScenarioReport):
     def parts(self) -> Parts:
         """Return record, a row for each phase, figure and page."""
         record, rows = rl_json(self.result), phase_rows(self.result)
-        return self.parts_of("rl", record, rows, rl_document)
+        parts = self.parts_of("rl", record, rows, rl_document)
+        if self.result.step is None:
+            return parts
+        return replace(parts, files={**parts.files, SCRIPT: self._write_launch})
+
+    def _write_launch(self, path: Path) -> None:
+        """Write what launches the step with verl."""
+        # All formats of launches: who only looks at a step does not wait for them.
+        from nestsim.features.rl.launch import verl_launch
+
+        assert self.result.step is not None
+        content = verl_launch(self.scenario, self.result.step).files[SCRIPT]
+        writer_of(content)(path)
 
 
 def rl(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> RlReport:

@@ -49,7 +49,7 @@ def read_plan(
         plan["data_parallel_size"] = replicas
     ranks = (replicas or 1) * plan["context_parallel_size"]
     plan |= _context(given, plan)
-    if not _splits_experts(plan):
+    if not (_splits_experts(plan) and model.get("num_moe_experts")):
         plan.pop("expert_tensor_parallel_size", None)
     plan |= _split(given, plan, model)
     group = given.whole("microbatch-group-size-per-virtual-pipeline-stage")

@@ -1,6 +1,7 @@
 """Configurations of trainers that stand on Megatron, each made a tree of settings.
 
-NeMo and Megatron Bridge, GPT-NeoX, Primus, slime and verl; `renaming` does the rest.
+NeMo and Megatron Bridge, NeMo RL, GPT-NeoX, Primus, slime and verl; `renaming` and `rl`
+do the rest.
 And the arguments that Megatron-LM prints when it starts, or stores in a checkpoint: all
 values are resolved, so no shell is to be followed. A log has them line by line
 (``_print_args`` of ``megatron/training/arguments.py``); a checkpoint has the
@@ -11,6 +12,7 @@ people also dump as text, JSON or YAML.
 import ast
 import io
 import json
+import math
 import pickle
 import re
 import zipfile
@@ -38,7 +40,9 @@ from nestsim.launch.formats.trainers.renaming import (
     tree_job,
     with_references,
 )
-from nestsim.launch.read import ImportedJob, LaunchSource
+from nestsim.launch.formats.trainers.rl import rl_job
+from nestsim.launch.read import ImportedJob, LaunchSource, Settings
+from nestsim.launch.shell.marks import without_unset
 from nestsim.launch.training import TrainingStart, find_training
 from topologies.errors import InputError
 from topologies.input_file import Value, read_text
@@ -175,6 +179,13 @@ class _PlainUnpickler(pickle.Unpickler):
 _SIZED = re.compile(r"_(\d{1,6})gpu_")
 _WORD = re.compile(r"\+*((?:\w+\.){0,20}\w+)=(.*)", re.DOTALL)
 _UNSET = re.compile(r"-z \"?\$\{?(\w+)")
+_CONFIG = re.compile(r"--config-name[= ]'?\"?(\w+)")
+_ENGINE_LOG_PROBS = (
+    "algorithm.rollout_correction.bypass_mode",
+    "async_training.use_rollout_log_probs",
+)
+"""Whether trainers with pools of their own train on the engine's log-probabilities."""
+_TENSOR = "megatron_cfg.tensor_model_parallel_size"
 
 
 def _read_nemo(source: LaunchSource) -> ImportedJob:
@@ -258,13 +269,13 @@ def _read_primus(source: LaunchSource) -> ImportedJob:
     framework = Value(module.get("framework"), "framework").choice(
         ["megatron", "torchtitan"]
     )
-    tree: dict[str, Any] = {}
+    tree: Settings = {}
     for kind, key in (("modules", "config"), ("models", "model")):
         name = f"primus/configs/{kind}/{framework}/{module.get(key)}"
         places = (above / name for above in source.path.resolve().parents)
         path = next(filter(Path.is_file, places), None)
         if path is not None:
-            tree = overlaid(tree, _extended(path, expected, set()))
+            tree = overlaid(tree, _extended(path, "extends", expected, set()))
         elif key == "model" and source.model is None:
             source = replace(source, model=needed_model(str(module.get(key))))
     overrides = module.get("overrides") or {}
@@ -279,25 +290,34 @@ def _read_primus(source: LaunchSource) -> ImportedJob:
     return tree_job(source, tree, "primus")
 
 
-def _extended(path: Path, expected: str, read: set[Path]) -> dict[str, Any]:
-    """Return what a preset says, over those that it extends, each once."""
+def _extended(
+    path: Path, key: str, expected: str, read: set[Path], text: str | None = None
+) -> Settings:
+    """Return what a file says, over those that it builds on, each once.
+
+    ``key`` names them, from its folder; ``text`` is its content, if that was read.
+    """
     try:
-        text = read_text(path, expected=expected, most_bytes=MOST_BYTES)
+        if text is None:
+            text = read_text(path, expected=expected, most_bytes=MOST_BYTES)
         table = parsed_table(text, expected)
     except InputError as error:
         raise error.at(path.name, ": ") from None
-    tree: dict[str, Any] = {}
-    for name in Value(table.pop("extends", None) or [], "extends").each(Value.text):
+    tree: Settings = {}
+    below = table.pop(key, None) or []
+    for name in Value([below] if isinstance(below, str) else below, key).each(
+        Value.text
+    ):
         place = (path.parent / name).resolve()
         if place not in read:
             read.add(place)
-            tree = overlaid(tree, _extended(place, expected, read))
+            tree = overlaid(tree, _extended(place, key, expected, read))
     return overlaid(tree, table)
 
 
 def _start(source: LaunchSource, trainer: str) -> TrainingStart:
     """Return the command that starts a trainer."""
-    (mark,) = RENAMINGS[trainer].marks
+    mark = RENAMINGS[trainer].marks[0]
     start = find_training(
         source, lambda words: any(re.match(mark, word) for word in words)
     )
@@ -310,35 +330,156 @@ def _start(source: LaunchSource, trainer: str) -> TrainingStart:
 
 def _read_slime(source: LaunchSource) -> ImportedJob:
     start = _start(source, "slime")
-    tree = {
-        name: plain_value(words[0]) if len(words) == 1 else list(words) or True
-        for name, words in option_words(start.options).items()
-    }
-    return tree_job(source, tree, "slime", notes=start.assumptions)
+    tree: Settings = {}
+    for name, given in option_words(start.options).items():
+        words = [*given[:1], *filter(without_unset, given[1:])]
+        value = plain_value(words[0]) if len(words) == 1 else words or True
+        tree[name.replace("-", "_")] = value
+    step: Settings = {}
+    notes = list(start.assumptions)
+    if "async" in (start.program or ""):
+        step["lag"] = 1
+    if tree.get("debug_train_only") or tree.get("loss_type") == "sft_loss":
+        step["prompts"] = None
+        notes.append("Nothing is rolled out; sequences are as long as the longest.")
+    return rl_job(source, tree, "slime", notes=notes, program=step)
 
 
 def _read_verl(source: LaunchSource) -> ImportedJob:
-    start = _start(source, "verl")
-    words = filter(None, map(_WORD.fullmatch, start.options))
-    tree = nested((word[1], plain_value(word[2])) for word in words)
-    notes = start.assumptions
-    return tree_job(source, tree, "verl", notes=notes, complete=_complete_verl)
+    """Read a script with overrides, or a YAML of the trainer's settings."""
+    program, notes = "", list[str]()
+    if re.search(r"^actor_rollout_ref:", source.text, re.MULTILINE):
+        table = parsed_table(source.text, "a YAML of verl")
+        program = str(table.get("defaults"))
+        tree = with_references(table, source.variables)
+    else:
+        start = _start(source, "verl")
+        words = filter(None, map(_WORD.fullmatch, start.options))
+        tree = nested((word[1], plain_value(word[2].strip("'\""))) for word in words)
+        program = " ".join((*start.launcher, str(start.program), *start.options[:4]))
+        notes += start.assumptions
+        named = _CONFIG.search(" ".join(start.options))
+        if named and not named[1].endswith("_trainer"):
+            notes.append(f"What {named[1]}.yaml says beside the script is not read.")
+    actor = inner(tree, "actor_rollout_ref.actor")
+    if not isinstance(actor, dict):
+        raise InputError(
+            "trains no actor",
+            where="actor_rollout_ref.actor",
+            expected="a script or YAML of verl's reinforcement learning",
+        )
+    on_megatron = "megatron" in actor or "megatron" in program
+    actor.setdefault("strategy", "megatron" if on_megatron else "fsdp")
+    pools = _verl_pools(tree, program)
+    return rl_job(
+        source, tree, "verl", notes=notes, program=pools, complete=_complete_verl
+    )
 
 
-def _complete_verl(_: LaunchSource, values: Values, notes: list[str]) -> None:
-    """Add what verl computes: the length of sequences, the batch of a step."""
-    size = partial(_size, values)
-    length = size("max_prompt_length") + size("max_response_length")
-    values["seq_length"] = values.get("seq_length", length)
-    values["global_batch_size"] = size("global_batch_size") * size("answers")
-    notes.append("All sequences are as long as the longest prompt and answer.")
+def _verl_pools(tree: Settings, program: str) -> Settings:
+    """Return what the trainers with pools of their own say of a step."""
+    size = partial(inner, tree)
+    takes = not any(size(path) is False for path in _ENGINE_LOG_PROBS)
+    if "one_step_off" in program:
+        return {"colocated": False, "lag": 1, "engine_log_probs": takes}
+    if "fully_async" not in program:
+        return {}
+    rounds = [
+        Value(size(path) or usual, path).whole(least=1, most=10**6)
+        for path, usual in (
+            ("async_training.trigger_parameter_sync_step", 4),
+            ("async_training.require_batches", 1),
+            ("actor_rollout_ref.actor.ppo_mini_batch_size", 256),
+        )
+    ]
+    return {
+        "colocated": False,
+        "is_asynchronous": True,
+        "engine_log_probs": takes,
+        "updates": rounds[0] * rounds[1],
+        "prompts": math.prod(rounds),
+    }
+
+
+def _complete_verl(source: LaunchSource, values: Values, _: list[str]) -> None:
+    """Add what FSDP means to Megatron: sharding, recompute, context."""
+    checkpoints = values.pop("gradient_checkpointing", True)
+    size = values.pop("sharding_size", -1)
+    if not values.get("use_torch_fsdp2"):
+        return
+    if checkpoints:
+        values["recompute_granularity"] = "full"
+    if _size(values, "context_parallel_size", 1) > 1:
+        values["cp_comm_type"] = "a2a"  # Ulysses
+    counted = [values.get(name, 1) for name in ("num_nodes", "devices_per_node")]
+    is_known = all(isinstance(count, int) for count in counted)
+    count = source.num_devices or (math.prod(counted) if is_known else 0)
+    if isinstance(size, int) and 0 < size < count:
+        values["num_distributed_optimizer_instances"] = count // size
+
+
+def _nemo_policy(tree: Settings, expected: str) -> Settings:
+    """Return what is trained, without the settings of the backend that is off."""
+    policy = inner(tree, "policy")
+    if not isinstance(policy, dict):
+        raise InputError("trains no policy", where="policy", expected=expected)
+    if not any(inner(tree, f"{name}.num_prompts_per_step") for name in ("grpo", "ppo")):
+        raise InputError(
+            "rolls nothing out",
+            where="grpo.num_prompts_per_step",
+            expected=f"{expected} for GRPO or PPO",
+        )
+    on_megatron = inner(policy, "megatron_cfg.enabled") is True
+    policy.pop("dtensor_cfg" if on_megatron else "megatron_cfg", None)
+    return policy
+
+
+def _read_nemo_rl(source: LaunchSource) -> ImportedJob:
+    """Read a recipe, with those that it builds on beside it."""
+    expected = "a configuration of NeMo RL"
+    read = {source.path.resolve()}
+    tree = _extended(source.path, "defaults", expected, read, source.text)
+    tree = with_references(tree, source.variables)
+    policy = _nemo_policy(tree, expected)
+    node, nodes = (
+        Value(inner(tree, f"cluster.{name}") or 1, f"cluster.{name}").whole(
+            least=1, most=10**6
+        )
+        for name in ("gpus_per_node", "num_nodes")
+    )
+    pools: Settings = {}
+    if nodes > 1:
+        pools["node"] = node
+    backend = inner(policy, "generation.backend") or "vllm"
+    notes = []
+    if backend == "megatron":
+        pools["engine_devices"] = inner(policy, _TENSOR) or 1
+    elif backend != "vllm":
+        notes.append(f"Engines of {backend} are set up as those of vLLM.")
+
+    def complete(given: LaunchSource, values: Values, _: list[str]) -> None:
+        # Of all devices of the cluster the policy has those without the rollout.
+        values.pop("num_nodes", None)
+        values["num_devices"] = given.num_devices
+        if (
+            values.get("use_torch_fsdp2")
+            and _size(values, "tensor_model_parallel_size", 1) > 1
+        ):
+            values["preset"] = "torchtitan"  # FSDP2 with tensor parallelism
+
+    if source.num_devices is None:
+        source = replace(source, num_devices=node * nodes)
+    return rl_job(
+        source, tree, "nemo-rl", notes=notes, program=pools, complete=complete
+    )
 
 
 TRAINERS: Mapping[str, Callable[[LaunchSource], ImportedJob]] = {
+    "nemo-rl": _read_nemo_rl,
+    "verl": _read_verl,
     "nemo": _read_nemo,
     "neox": _read_neox,
     "primus": _read_primus,
     "slime": _read_slime,
-    "verl": _read_verl,
 }
 """Name of a trainer -> what reads its configurations."""

@@ -71,8 +71,8 @@ def with_references(root: Mapping[str, Any], given: Mapping[str, str]) -> Any:
     """Return a tree whose values that name others are those.
 
     ``${a.b}`` is a value from the top, ``${.b}`` one beside, ``${multiply:x, y}`` a
-    product (NeMo); ``${NAME:value}`` a variable and its value where nothing sets it
-    (Primus).
+    product (NeMo; ``mul`` of NeMo RL), ``${oc.select:a.b, x}`` a value or another one;
+    ``${NAME:value}`` a variable and its value where nothing sets it (Primus).
     """
 
     def walk(value: Any, path: tuple[str, ...]) -> Any:
@@ -97,7 +97,11 @@ def _named(
 ) -> Any:
     """Return the value that a reference at some path names, if it is there."""
     name, colon, rest = words.partition(":")
-    if name == "multiply":
+    if name == "oc.select":
+        place, _, other = rest.partition(",")
+        selected = inner(root, place.strip())
+        return plain_value(other) if selected is None else selected
+    if name in ("multiply", "mul"):
         parts = [plain_value(part) for part in rest.split(",")]
         return math.prod(parts) if all(isinstance(p, int) for p in parts) else None
     if colon:
@@ -145,6 +149,7 @@ def needed_model(name: str) -> str:
 CORE = "megatron-args"
 """Name of the attributes of Megatron-LM themselves."""
 
+_ATTRIBUTES = {name.replace("-", "_") for name in (*known.BY_NAME, *known.COMPOSED)}
 _OPTION = re.compile(r"--([\w-]+)(?=:|$)")
 _CONSTANT = re.compile(r"(?:torch|[A-Z]\w*)\.(?=\w+$)")
 _CLOSE = 0.9
@@ -189,6 +194,8 @@ class Renaming:
     """Attributes whose values are one list, not several words."""
     silent: str = ""
     """Names that make no difference; ``*`` is any ending."""
+    rl: Mapping[str, Any] = field(default_factory=dict)
+    """What it says of a step of reinforcement learning, for `rl`."""
 
     def recognizes(self, source: LaunchSource) -> bool:
         """Whether a file looks like one of the trainer."""
@@ -198,7 +205,13 @@ class Renaming:
         """Whether a name, an option if it were one, makes no difference."""
         pattern = "|".join(map(re.escape, self.silent.split())).replace(r"\*", r"\w*")
         silent = name in self.assumed or known.TABLE.is_harmless(option)
-        return silent or re.fullmatch(pattern, name) is not None
+        return silent or name in self.of_rl or re.fullmatch(pattern, name) is not None
+
+    @property
+    def of_rl(self) -> frozenset[str]:
+        """Names of what is said of a step, without their tables."""
+        paths = (*self.rl.get("names", {}), *self.rl.get("assumed", {}))
+        return frozenset(path.rpartition(".")[2] for path in paths)
 
 
 def _renamings() -> dict[str, Renaming]:
@@ -254,6 +267,7 @@ def tree_job(
         if attribute in values or name in renaming.names:
             values[attribute] = plain_value(text)
     complete(source, values, assumed)
+    preset = str(values.pop("preset", renaming.preset))
     count, node, nodes = (
         size if isinstance(size := values.pop(name, None), int) else 0
         for name in ("num_devices", "devices_per_node", "num_nodes")
@@ -272,7 +286,7 @@ def tree_job(
             count = enough_devices(given, count, "configuration")
         launched = Launched(
             num_devices=count or None,
-            preset=renaming.preset,
+            preset=preset,
             model={"parallel_residual": True} if values.get("gpt_j_residual") else {},
         )
         fits = node and count % node == 0
@@ -281,6 +295,10 @@ def tree_job(
         error.where = _in_its_words(error.where, words)
         raise
 
+    if preset != renaming.preset:
+        # Megatron's options are no options of another framework.
+        tables = {name: job.tables[name] for name in job.tables if name != "launch"}
+        job = replace(job, tables={**tables, "software": {"preset": preset}})
     effects = OptionEffects(assumed=(*unknown, *filter(values.get, renaming.assumed)))
     sentences = tuple(_in_its_words(sentence, words) for sentence in job.assumptions)
     return replace(job, options=job.options + effects, assumptions=sentences)
@@ -299,15 +317,12 @@ def _attributes(
 ) -> tuple[Values, dict[str, str]]:
     """Return the attributes that a tree sets, and what they are called there."""
     values, names = dict(renaming.usual), {}
-    matters = {name.replace("-", "_") for name in (*known.BY_NAME, *known.COMPOSED)}
-    matters |= {*renaming.assumed, *renaming.usual}
     for part in renaming.parts:
         path = part.lstrip("?")
         last = path.rpartition(".")[2]
         for name, value in _leaves(inner(tree, path), last):
-            full = f"{last}.{name}" if f"{last}.{name}" in renaming.names else name
-            attribute = renaming.names.get(full, name)
-            if path != part and full == name == attribute and name not in matters:
+            attribute = _attribute(renaming, part, name)
+            if attribute is None:
                 continue
             if name in renaming.assumed and value not in (False, None):
                 notes.append(f"{name}: {renaming.assumed[name]}")
@@ -319,6 +334,32 @@ def _attributes(
         if not values.get(needed):
             values.pop(name, None)
     return values, names
+
+
+def _attribute(renaming: Renaming, part: str, name: str) -> str | None:
+    """Return the attribute of a name of a part; None if the part only may say it."""
+    path = part.lstrip("?")
+    last = path.rpartition(".")[2]
+    full = f"{last}.{name}" if f"{last}.{name}" in renaming.names else name
+    attribute = renaming.names.get(full, name)
+    says = path == part or not full == name == attribute
+    return attribute if says or name in _matters(renaming) else None
+
+
+def _matters(renaming: Renaming) -> set[str]:
+    """Return the names that count wherever they stand."""
+    return _ATTRIBUTES | {*renaming.assumed, *renaming.usual}
+
+
+def attribute_of(renaming: Renaming, path: str) -> str | None:
+    """Return the attribute of a setting by its dotted path; None if it is none."""
+    for part in renaming.parts:
+        table, _, name = path.rpartition(".")
+        if table == part.lstrip("?"):
+            attribute = _attribute(renaming, part, name)
+            if attribute is not None:
+                return attribute
+    return None
 
 
 def _leaves(table: Any, last: str) -> Iterator[tuple[str, Any]]:

@@ -429,8 +429,7 @@ def test_what_people_start_is_read(tmp_path: Path) -> None:
         assumed |= {*report.imported.options.assumed}
     assert not failures
     # All other settings that change nothing are known to change nothing.
-    turbo, dynamic = "enable_primus_turbo", "use_dynamic_batch_size"
-    assert assumed == {turbo, dynamic, "a_fork.of_its_own"}
+    assert assumed == {"enable_primus_turbo", "a_fork.of_its_own"}
 
 
 def test_devices_are_those_that_a_file_says(tmp_path: Path) -> None:
