@@ -20,10 +20,15 @@ further steps, each of which takes as long as a full one.
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from estimators.collectives.cost import collective_rates, searched_algorithms
+from estimators.collectives.cost import (
+    CollectiveRate,
+    collective_rates,
+    searched_algorithms,
+)
 from estimators.collectives.transports import collective_time
 from estimators.generation.engine import EngineSetup
 from estimators.generation.laws import all_reduce_curves, small_product_factor
@@ -39,7 +44,7 @@ from estimators.tracing.recurrences import RECURRENCES
 from estimators.tracing.trace import trace_model
 from estimators.training import NARROW_FORMATS, TrainingSpec
 from topologies import InputError, Network
-from topologies.arrays import FloatVector
+from topologies.arrays import FloatVector, IntArray
 
 TOKENS = tuple(
     sorted({round(2 ** (i / 2)) for i in range(29)} | {3 * 2**i for i in range(13)})
@@ -58,6 +63,36 @@ operands, and of what it writes, stays on the chip."""
 _MIXING = frozenset(
     {"attention", INDEX_SCORES, "state passing", "scan", "selective scan", *RECURRENCES}
 )
+
+
+class NodeTraffic(NamedTuple):
+    """What ranks of a replica that are on several nodes send to each other."""
+
+    operation: str
+    """Name of the collective."""
+
+    ranks: int
+    """Ranks of a group."""
+
+    stride: int
+    """Ranks lie so far apart."""
+
+    algorithm: str
+    """Algorithm that its time is of."""
+
+    bytes_per_token: float
+    """Size of the full tensors of all layers, of a rank's token [byte]."""
+
+    def groups(self, devices: IntArray) -> IntArray:
+        """Return the groups of each replica, ``(replicas, groups, ranks)``.
+
+        Parameters
+        ----------
+        devices
+            Of each replica, ``(replicas, n)``.
+        """
+        blocks = devices.reshape(len(devices), -1, self.ranks, self.stride)
+        return blocks.swapaxes(2, 3).reshape(len(devices), -1, self.ranks)
 
 
 def mixes(work: OperatorWork) -> bool:
@@ -248,6 +283,24 @@ class ForwardTimes:
         size = item.forward_bytes / item.forward_count
         return item.forward_count * self._time(item.operation, ranks, stride, size)
 
+    def between_nodes(self) -> tuple[NodeTraffic, ...]:
+        """Return what layers send from node to node, without the output layer."""
+        sizes: dict[tuple[str, int, int], float] = {}
+        degrees = self.engine.degrees(1)
+        for kind, count in self._counts.items():
+            if kind == self.graph.kinds[-1]:
+                continue
+            for item in layer_work(self.graph, kind, degrees, 2).collectives:
+                ranks = degrees.group_size(item.group, item.operation)
+                stride = self.engine.tp if item.group == "expert" else 1
+                if item.forward_count and ranks * stride > node_size(self.network):
+                    key = item.operation, ranks, stride
+                    sizes[key] = sizes.get(key, 0.0) + count * item.forward_bytes
+        return tuple(
+            NodeTraffic(*key, _quickest(self.network, *key)[0], size)
+            for key, size in sizes.items()
+        )
+
     def _time(self, operation: str, ranks: int, stride: int, size: float) -> float:
         """Return the time of one collective of ranks that lie ``stride`` apart [s]."""
         if ranks == 1:
@@ -263,8 +316,8 @@ class ForwardTimes:
                 quick = curves.time(operation, ranks, size, bandwidth)
                 time = time if quick is None else min(time, quick)
             return time
-        latency, byte_time = _line(self.network, operation, ranks, stride)
-        return transport.latency(operation, ranks) + latency + byte_time * size
+        _, rate = _quickest(self.network, operation, ranks, stride)
+        return transport.latency(operation, ranks) + rate.time(size)
 
 
 def node_size(network: Network) -> int:
@@ -273,13 +326,12 @@ def node_size(network: Network) -> int:
 
 
 @lru_cache(maxsize=256)
-def _line(
+def _quickest(
     network: Network, operation: str, ranks: int, stride: int
-) -> tuple[float, float]:
-    """Return latency and time of a byte over real links, all groups at a time [s]."""
+) -> tuple[str, CollectiveRate]:
+    """Return algorithm and rate over real links, all groups of a replica at a time."""
     span = ranks * stride
     groups = np.arange(span).reshape(ranks, stride).T[None]
     names = ("direct",) if operation == "all_to_all" else searched_algorithms(network)
     rates = [collective_rates(network, operation, groups, name)[0] for name in names]
-    best = min(rates, key=lambda rate: rate.time(2.0**20))
-    return best.latency, best.inverse_bandwidth
+    return min(zip(names, rates, strict=True), key=lambda named: named[1].time(2.0**20))

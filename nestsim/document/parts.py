@@ -50,6 +50,11 @@ class Headline:
     key_figures: tuple[KeyFigure, ...] = ()
     """The numbers of the answer."""
 
+    @classmethod
+    def without(cls, verdict: str, reason: object) -> "Headline":
+        """Return the headline of a job that found nothing, and why."""
+        return cls(verdict=verdict, tone="bad", sentences=(str(reason),))
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:

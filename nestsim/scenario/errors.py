@@ -52,6 +52,21 @@ class Place(NamedTuple):
     """What it accepts, in words."""
 
 
+def asked(table: T | None, name: str, problem: str, expected: str) -> T:
+    """Return a table of a scenario that a command is about.
+
+    Raises
+    ------
+    InputError
+        If the scenario has no such table.
+    """
+    if table is None:
+        raise InputError(
+            problem, where=name, got=f"no table [{name}]", expected=expected
+        )
+    return table
+
+
 def checked(table: type[T], document: object) -> T:
     """Return a table of a file, read and checked.
 

@@ -198,15 +198,14 @@ class RlSpec(Spec):
         self._check_together()
 
     def _check_together(self) -> None:
-        is_split = self.placement == "split"
-        if self.schedule != "synchronous" and not is_split:
+        if self.overlaps and not self.is_split:
             raise InputError(
                 "has rollout and training at the same time, on devices of their own",
                 where="schedule",
                 got=self.schedule,
                 expected='"synchronous", or placement = "split"',
             )
-        if self.rollout_devices is not None and not is_split:
+        if self.rollout_devices is not None and not self.is_split:
             raise InputError(
                 "are devices of the rollout alone",
                 where="rollout_devices",
@@ -235,6 +234,16 @@ class RlSpec(Spec):
                 got=self.mini_batches,
                 expected=f"at most {self.prompts * self.samples:,}",
             )
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the rollout makes another batch while the trainer works."""
+        return self.schedule != "synchronous"
+
+    @property
+    def is_split(self) -> bool:
+        """Whether rollout and trainer have devices of their own."""
+        return self.placement == "split"
 
     @property
     def num_responses(self) -> int:

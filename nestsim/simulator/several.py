@@ -23,7 +23,7 @@ links, ``p`` stages, ``d`` replicas.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -104,6 +104,63 @@ class SharedModel(NamedTuple):
     """Equal for channels of one kind and stage of one job, shape ``(C,)``."""
 
 
+class Layout(NamedTuple):
+    """Works over the same links, on the same clock, each a system of its own."""
+
+    drafts: list[Draft]
+    """Flows and ports of each work."""
+
+    programs: list[Programs]
+    """What the actors of each work run."""
+
+    systems: list[System]
+    """What an engine runs of each work, over the links that any of them can fill."""
+
+
+def lay_out(
+    network: Network,
+    works: Sequence[PipelineWork],
+    until: Callable[[Sequence[float]], float],
+    tick: float = TICK,
+) -> Layout:
+    """Return works that meet on the links of one network.
+
+    Parameters
+    ----------
+    network
+        Links and routes.
+    works
+        One step of each.
+    until
+        Of what a step of each work takes at most, a moment before which all is done.
+    tick
+        The finest tick to be used [s].
+
+    Raises
+    ------
+    InputError
+        If a schedule does not exist or does not work with these sizes.
+    """
+    links = network.links
+    drafts = [draft_step(network, work) for work in works]
+    flows = [draft.flows for draft in drafts]
+    weights = np.sum([flow.weights(len(links)) for flow in flows], axis=0)
+    programs = [draft.programs(TICK) for draft in drafts]
+    times = [
+        draft.horizon(of_work, links, weights)
+        for draft, of_work in zip(drafts, programs, strict=True)
+    ]
+    tick = max(tick, tick_for(until(times)))
+    if tick > TICK:
+        programs = [draft.programs(tick) for draft in drafts]
+    kept = binding_links(flows, links)
+    systems = [
+        draft.system(of_work, links, kept, tick)
+        for draft, of_work in zip(drafts, programs, strict=True)
+    ]
+    return Layout(drafts, programs, systems)
+
+
 def join_jobs(
     network: Network, stints: Sequence[Stint], *, tick: float = TICK
 ) -> SharedModel:
@@ -124,32 +181,27 @@ def join_jobs(
         If a schedule does not exist or does not work with these sizes, or a job makes
         too many steps to be written down.
     """
-    links = network.links
-    drafts = [draft_step(network, stint.work) for stint in stints]
-    flows = tuple(draft.flows for draft in drafts)
-    weights = np.sum([flow.weights(len(links)) for flow in flows], axis=0)
-    programs = [draft.programs(TICK) for draft in drafts]
-    for job, (stint, of_job) in enumerate(zip(stints, programs, strict=True)):
+    laid = lay_out(
+        network,
+        [stint.work for stint in stints],
+        # Jobs do not wait for each other: the longest one bounds the run.
+        lambda times: max(
+            stint.start + stint.num_steps * time
+            for stint, time in zip(stints, times, strict=True)
+        ),
+        tick,
+    )
+    for job, (stint, of_job) in enumerate(zip(stints, laid.programs, strict=True)):
         _check_length(job, stint, of_job)
-    # Jobs do not wait for each other: the longest one bounds the run.
-    horizons = [
-        stint.start + stint.num_steps * draft.horizon(of_job, links, weights)
-        for stint, draft, of_job in zip(stints, drafts, programs, strict=True)
-    ]
-    tick = max(tick, tick_for(max(horizons)))
-    if tick > TICK:
-        programs = [draft.programs(tick) for draft in drafts]
-    kept = binding_links(flows, links)
     rows = []
-    for stint, draft, of_job in zip(stints, drafts, programs, strict=True):
-        system = draft.system(of_job, links, kept, tick)
+    for stint, draft, of_job, system in zip(stints, *laid, strict=True):
         once = _told_of_ends(system, of_job, stint.work.devices.shape)
         spans = _num_spans(once)
         rows.append((_in_a_row(once, stint), spans, *_colours(draft, of_job)))
     systems, spans_of_jobs, actor_colours, channel_colours = zip(*rows, strict=True)
     return SharedModel(
-        system=_side_by_side(systems),
-        flows=flows,
+        system=side_by_side(systems),
+        flows=tuple(draft.flows for draft in laid.drafts),
         first_actor=_firsts([one.program.size for one in systems]),
         first_channel=_firsts([one.latency.size for one in systems]),
         spans=np.concatenate(spans_of_jobs),
@@ -270,15 +322,35 @@ def _told_of_ends(system: System, programs: Programs, shape: tuple[int, ...]) ->
 
 
 def _in_a_row(once: System, stint: Stint) -> System:
-    """Repeat all programs: what they need of a port grows by what a step brings it."""
+    """Repeat all programs, and let them wait for the job's start."""
+    system = in_turn(once, stint.num_steps)
+    start = quantise(stint.start, once.tick)
+    if start <= 0.0:
+        return system
+    waiting = Steps.of([Step(start, NONE, 0, NONE, 0)])
+    programs = tuple(map(waiting.followed_by, system.programs))
+    return replace(system, programs=programs)
+
+
+def in_turn(once: System, count: int, outside: Sequence[int] = ()) -> System:
+    """Repeat all programs: what they need of a port grows by what a step brings it.
+
+    Parameters
+    ----------
+    once
+        One step.
+    count
+        How often it is done.
+    outside
+        Channels to which others post, once for each step.
+    """
     brought = num_posts_of_channels(once, list_steps(once)) // once.num_sources
+    brought[list(outside)] = 1
     by_actor = np.append(brought, 0)[once.ports]
     _, first = np.unique(once.program, return_index=True)
     assert np.array_equal(by_actor, by_actor[first][once.program])
-    start = quantise(stint.start, once.tick)
-    waiting = Steps.of([Step(start, NONE, 0, NONE, 0)] if start > 0.0 else [])
     programs = tuple(
-        waiting.followed_by(_repeated(steps, by_actor[k], stint.num_steps))
+        _repeated(steps, by_actor[k], count)
         for steps, k in zip(once.programs, first.tolist(), strict=True)
     )
     return replace(once, programs=programs)
@@ -321,7 +393,7 @@ def _colours(draft: Draft, programs: Programs) -> tuple[IntArray, IntArray]:
     )
 
 
-def _side_by_side(systems: Sequence[System]) -> System:
+def side_by_side(systems: Sequence[System]) -> System:
     """Return systems over the same links as one."""
     num_ports = max(system.ports.shape[1] for system in systems)
     channels = _firsts([system.latency.size for system in systems])

@@ -15,7 +15,7 @@ replica where they do not.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
@@ -29,6 +29,7 @@ from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
 from planner.step.rounds import GROUP_SIZE
 from planner.step.schedules import SCHEDULES, grouped_name
+from topologies.arrays import IntArray
 from topologies.errors import InputError, short_repr
 from topologies.settings import NameChoice
 
@@ -312,6 +313,21 @@ class Plan:
             sequence_parallel=self.parallel.sequence_parallel,
             grouping=self.parallel.grouping,
             recompute_modules=self.recompute_modules,
+        )
+
+    def on_devices(self, devices: IntArray) -> "Plan":
+        """Return the plan with ``devices[k]`` in place of device ``k``."""
+        return replace(
+            self,
+            stages=tuple(
+                replace(
+                    stage,
+                    devices=tuple(
+                        map(tuple, devices[np.array(stage.devices)].tolist())
+                    ),
+                )
+                for stage in self.stages
+            ),
         )
 
     @property

@@ -130,7 +130,7 @@ def collectives_document(result: "CollectivesResult") -> Document:
 def _headline(result: "CollectivesResult") -> Headline:
     if result.priced is None:
         verdict = no_plan_words(result.spent or Spent(), covers_space=True)
-        return Headline(verdict=verdict, tone="bad", sentences=(result.shortfall,))
+        return Headline.without(verdict, result.shortfall)
     plan = result.priced.plan
     label = f"{plan_label(plan)}, placed {plan.placement}"
     if not result.tables:

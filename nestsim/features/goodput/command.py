@@ -6,8 +6,8 @@ from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
 from nestsim.features.goodput.document import goodput_document
 from nestsim.features.goodput.job import goodput_job
-from nestsim.features.goodput.record import goodput_json, seed_rows
-from nestsim.features.goodput.results import GoodputResult
+from nestsim.features.goodput.record import goodput_json
+from nestsim.features.goodput.results import GoodputFindings, GoodputResult
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -66,3 +66,24 @@ def goodput(
         If the scenario is wrong, or its parts do not go together.
     """
     return reported(GoodputReport, goodput_job, scenario, progress)
+
+
+def seed_rows(findings: GoodputFindings) -> list[dict[str, object]]:
+    """Return one row for each seed: shares of its time, and its interruptions."""
+    runs = findings.runs
+    shares, day = runs.shares(), findings.healthy.tokens_per_day
+    return [
+        {
+            "seed": seed,
+            "goodput": float(runs.goodput[place]),
+            "effective_training_time": float(runs.effective_time[place]),
+            "tokens_per_day": float(runs.goodput[place]) * day,
+            "interruptions": int(runs.interruptions[place]),
+            **{
+                name.replace(" ", "_"): float(share[place])
+                for name, share in shares.items()
+                if name != "training"
+            },
+        }
+        for place, seed in enumerate(findings.seeds)
+    ]

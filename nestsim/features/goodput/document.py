@@ -85,8 +85,7 @@ def goodput_document(data: Mapping[str, object]) -> Document:
         As ``goodput.json`` has it.
     """
     if "goodput" not in data:
-        reason = (str(data["reason"]),)
-        headline = Headline(verdict="NO PLAN", tone="bad", sentences=reason)
+        headline = Headline.without("NO PLAN", data["reason"])
         return Document.of(str(data["scenario"]), "goodput", headline, ())
     record = GoodputRecord.read(data)
     return Document.of(record.scenario, "goodput", _headline(record), _sections(record))

@@ -323,27 +323,6 @@ def _tokens(findings: GoodputFindings) -> TokensRecord:
     return TokensRecord(time_s=tuple(times), p5=p5, p50=p50, p95=p95)
 
 
-def seed_rows(findings: GoodputFindings) -> list[dict[str, object]]:
-    """Return one row for each seed: shares of its time, and its interruptions."""
-    runs = findings.runs
-    shares, day = runs.shares(), findings.healthy.tokens_per_day
-    return [
-        {
-            "seed": seed,
-            "goodput": float(runs.goodput[place]),
-            "effective_training_time": float(runs.effective_time[place]),
-            "tokens_per_day": float(runs.goodput[place]) * day,
-            "interruptions": int(runs.interruptions[place]),
-            **{
-                name.replace(" ", "_"): float(share[place])
-                for name, share in shares.items()
-                if name != "training"
-            },
-        }
-        for place, seed in enumerate(findings.seeds)
-    ]
-
-
 def headline(findings: GoodputFindings) -> str:
     """Say what the job trains, of what it would without failures."""
     return f"GOODPUT {percent(findings.goodput.p50)}"

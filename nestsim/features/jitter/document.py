@@ -65,8 +65,7 @@ def _sections(data: JitterRecord) -> Iterator[Section]:
 def _headline(data: JitterRecord) -> Headline:
     steps = data.steps
     if steps is None:
-        sentences = (data.reason or "",)
-        return Headline(verdict=data.headline, tone="bad", sentences=sentences)
+        return Headline.without(data.headline, data.reason or "")
     p50, p99 = (steps.quantiles[name].time_s for name in ("p50", "p99"))
     return Headline(
         verdict=data.headline,

@@ -58,8 +58,7 @@ def jobs_document(data: Record) -> Document:
         verdict=data["headline"], tone="plain", key_figures=_key_figures(data)
     )
     if not data["jobs"]:
-        reason = (data["headline"],)
-        headline = Headline(verdict="NO PLAN", tone="bad", sentences=reason)
+        headline = Headline.without("NO PLAN", data["headline"])
     sections = _sections(data) if data["jobs"] else ()
     return Document.of(data["scenario"], "jobs", headline, sections)
 

@@ -95,16 +95,7 @@ class Plans:
         made = self._known[key]
         if isinstance(made, NoTenantPlanError):
             raise made
-        stages = tuple(
-            replace(
-                stage,
-                devices=tuple(
-                    tuple(row) for row in part.devices[np.array(stage.devices)].tolist()
-                ),
-            )
-            for stage in made.plan.stages
-        )
-        plan = replace(made.plan, stages=stages)
+        plan = made.plan.on_devices(part.devices)
         workload = made.workload.on(fleet)
         return TenantPlan(
             plan=plan,

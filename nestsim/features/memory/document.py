@@ -71,7 +71,7 @@ def memory_document(result: MemoryResult) -> Document:
 def _headline(result: MemoryResult) -> Headline:
     if result.memory is None:
         sentence = f"{result.framework} launches no plan of these sizes."
-        return Headline(verdict="NOTHING TO COUNT", tone="bad", sentences=(sentence,))
+        return Headline.without("NOTHING TO COUNT", sentence)
     ideal = IDEAL_WORDS if result.band is None else ""
     sentences = fit_sentence(result), need_sentence(result.need)
     return Headline(

@@ -8,7 +8,7 @@ from nestsim.commands.report import Parts, ScenarioReport
 from nestsim.document.folder import writer_of
 from nestsim.features.rl.document import rl_document
 from nestsim.features.rl.job import RlResult, rl_job
-from nestsim.features.rl.record import phase_rows, rl_json
+from nestsim.features.rl.record import rl_json
 
 SCRIPT = "verl.sh"
 """Name of what launches the step with verl."""
@@ -79,3 +79,19 @@ def rl(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> RlReport
         If the scenario is wrong, or its parts do not go together.
     """
     return reported(RlReport, rl_job, scenario, progress)
+
+
+def phase_rows(result: RlResult) -> list[dict[str, object]]:
+    """Return one row for each phase of the step."""
+    if result.step is None:
+        return []
+    return [
+        {
+            "phase": phase.name,
+            "pool": phase.pool,
+            "time_s": phase.time,
+            "closed_form_s": phase.closed_form,
+            "share": phase.time / result.step.time.time,
+        }
+        for phase in result.step.phases
+    ]

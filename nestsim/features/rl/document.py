@@ -1,9 +1,10 @@
 """What a step of reinforcement learning says: its phases, its pools, the choices."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from nestsim.document.figures import StackedBar, StackPart, Stacks
 from nestsim.document.parts import (
+    Cell,
     DataTable,
     Document,
     FactList,
@@ -15,6 +16,7 @@ from nestsim.document.parts import (
     paragraphs,
 )
 from nestsim.document.wording import number, percent
+from nestsim.features.rl.fabric import SAME
 from nestsim.features.rl.pools import BEHIND
 from nestsim.features.rl.record import PoolRecord, RlRecord
 from nestsim.features.rl.step import IDLE
@@ -48,8 +50,7 @@ def rl_document(data: Mapping[str, object]) -> Document:
         As ``rl.json`` has it.
     """
     if "phases" not in data:
-        reason = (str(data["reason"]),)
-        headline = Headline(verdict="NO STEP", tone="bad", sentences=reason)
+        headline = Headline.without("NO STEP", data["reason"])
         return Document.of(str(data["scenario"]), "rl", headline, ())
     record = RlRecord.read(data)
     return Document.of(record.scenario, "rl", _headline(record), _sections(record))
@@ -158,21 +159,33 @@ def _choices(data: RlRecord) -> DataTable:
             entry.rollout_devices,
         ),
     )
+    columns: dict[str, Callable[[PoolRecord], Cell | str]] = {
+        "Rollout": lambda entry: _devices(entry, data),
+        "Training": lambda entry: cell(
+            data.num_devices - entry.rollout_devices, "{:,}".format
+        ),
+        "Engine": lambda entry: f"tp{entry.engine_tensor_parallel_size}",
+    }
+    if any(entry.spread for entry in ordered):
+        columns["Nodes"] = lambda entry: "spread" if entry.spread else "first"
+    columns["Step"] = lambda entry: cell(entry.time_s, format_duration)
+    if any(entry.contention_s is not None for entry in ordered):
+        columns["Shared links"] = lambda entry: cell(
+            entry.contention_s, lambda cost: format_duration(_clear(cost, entry))
+        )
+    columns["Note"] = _note
     return DataTable.of(
         "Choices of pools",
         ordered,
-        {
-            "Rollout": lambda entry: _devices(entry, data),
-            "Training": lambda entry: cell(
-                data.num_devices - entry.rollout_devices, "{:,}".format
-            ),
-            "Engine": lambda entry: f"tp{entry.engine_tensor_parallel_size}",
-            "Step": lambda entry: cell(entry.time_s, format_duration),
-            "Note": _note,
-        },
+        columns,
         shown=0,
         first=_CHOICES,
     )
+
+
+def _clear(cost: float, choice: PoolRecord) -> float:
+    """Return a cost, 0 where it is what sums of ticks differ by [s]."""
+    return cost if cost > SAME * (choice.time_s or 0.0) else 0.0
 
 
 def _devices(choice: PoolRecord, data: RlRecord) -> str:

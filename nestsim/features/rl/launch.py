@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from nestsim.evaluate.cluster import cluster_network, network_in_use
-from nestsim.features.rl.job import RlStep
+from nestsim.features.rl.evaluate import RlStep
 from nestsim.launch.formats.trainers.verl_writing import write_verl
 from nestsim.launch.job import LaunchFiles, LaunchJob, with_usual_algorithms
 from nestsim.scenario.load import Scenario

@@ -4,22 +4,27 @@ A choice is the number of devices of the rollout, 0 where it shares the trainer'
 the devices of one engine. Sizes are whole nodes, at most `MOST_SIZES` of them:
 multiples of the fewest nodes that keep to that; on a single node, powers of two.
 Engines have powers of two of devices that divide the pool and the attention heads.
+The trainer has the first nodes. Where racks have less bandwidth between them than
+their nodes have, its nodes may lie evenly among all as well: then it has a part of
+more racks' uplinks, which the rollout hardly uses.
 
 The search halves the sizes that are left: it takes the middle one, with the engine
-whose bound is least, until no step that is left can be faster by more than `TOLERANCE`.
+whose guess is least, until no step that is left can be faster by more than `TOLERANCE`.
 Whose bound is not below that is excluded. A bound has the broadcast of new weights as
 it is. For the trainer it has the floating-point operations of its phases at the
 devices' peak rate, and what a trainer of more devices was found to take: devices may
-stand idle in a plan, so that a larger pool is no slower. For the rollout it has what
-the same engines took on more devices, and that of fewer devices less their ratio:
-engines that do one after another what several do at once are no faster than engines
-that batch it.
+stand idle in a plan, so that a larger pool is no slower. The rollout is made for every
+choice that this leaves, before its trainer is planned: it costs little, and nothing is
+taken for granted of it.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
+from topologies.arrays import IntArray
 from topologies.errors import InputError
 
 MOST_SIZES = 16
@@ -40,6 +45,28 @@ class PoolChoice(NamedTuple):
 
     engine: int
     """Tensor-parallel size of an engine."""
+
+    spread: bool = False
+    """Whether the trainer's nodes lie evenly among all; else they are the first."""
+
+    def devices(self, total: int, node_size: int) -> tuple[IntArray, IntArray]:
+        """Return the devices of the trainer, and those of a rollout of its own.
+
+        Parameters
+        ----------
+        total
+            Devices of the cluster.
+        node_size
+            Devices of a node.
+        """
+        training = total - self.rollout_devices
+        trains = np.arange(total) < training
+        if self.spread:
+            num_nodes, nodes = total // node_size, training // node_size
+            of_trainer = np.zeros(num_nodes, dtype=np.bool_)
+            of_trainer[np.arange(nodes) * num_nodes // nodes] = True
+            trains = np.repeat(of_trainer, node_size)
+        return np.flatnonzero(trains), np.flatnonzero(~trains)
 
 
 class Explored(NamedTuple):
@@ -83,7 +110,7 @@ class PoolSearch:
         if behind:
             words.append(
                 f"{behind:,} excluded: none is faster by more than "
-                f"{100.0 * TOLERANCE:.0f} % if more devices are never slower"
+                f"{100.0 * TOLERANCE:.0f} % if a larger trainer is never slower"
             )
         if cannot:
             words.append(f"{cannot:,} cannot run")
@@ -179,6 +206,7 @@ def search_pools(
     choices: Sequence[PoolChoice],
     bound: Callable[[PoolChoice], float],
     evaluate: Callable[[PoolChoice, float], float | str],
+    guess: Callable[[PoolChoice], float] | None = None,
 ) -> PoolSearch:
     """Return the fastest choice, and what was looked at to find it.
 
@@ -192,6 +220,9 @@ def search_pools(
     evaluate
         Of a choice and a time that it must be below: time of a step with it, `BEHIND`
         if it is found not to be below, or why it cannot run [s].
+    guess
+        About what a step with a choice takes: what is least of a size is looked at
+        first. The bound if None [s].
     """
     explored: list[Explored] = []
     left = list(choices)
@@ -209,7 +240,7 @@ def search_pools(
         middle = sizes[len(sizes) // 2]
         choice = min(
             (entry for entry in left if entry.rollout_devices == middle),
-            key=lambda entry: (bounds[entry], entry),
+            key=lambda entry: ((guess or bound)(entry), entry),
         )
         left.remove(choice)
         time = evaluate(choice, limit)

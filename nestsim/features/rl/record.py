@@ -1,11 +1,13 @@
 """A step of reinforcement learning as JSON and as tables, in SI units."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from nestsim.document.dumps import Of, Record
 from nestsim.document.wording import amount, number, percent, plural
-from nestsim.features.rl.job import RlResult, RlStep
+from nestsim.features.rl.evaluate import RlStep
+from nestsim.features.rl.fabric import FabricReplay
+from nestsim.features.rl.job import RlResult
 from nestsim.features.rl.step import BOTH, lanes
 from topologies.units import format_duration, format_size
 
@@ -63,11 +65,37 @@ class PoolRecord(Record):
     engine_tensor_parallel_size: Annotated[int, Of("choice.engine")]
     """Tensor-parallel size of an engine."""
 
+    spread: Annotated[bool, Of("choice.spread")]
+    """Whether the trainer's nodes lie evenly among all; else they are the first."""
+
     time_s: float | None
     """Time of a step with them; None where it was excluded [s]."""
 
+    contention_s: float | None
+    """What sharing links costs the step; None where no two phases go on at a time, or
+    none was replayed [s]."""
+
     reason: str
     """Why it was excluded; empty for one that was evaluated."""
+
+
+class StepReplayRecord(Record):
+    """The replay of both pools on one fabric."""
+
+    apart_s: float
+    """Time of the step if no phase met another one on a link [s]."""
+
+    contention_s: float
+    """What it costs that phases share links [s]."""
+
+    closed_form_s: float
+    """Time of the step with the closed forms of phases that have one [s]."""
+
+    num_events: int
+    """Events of the replay."""
+
+    engine: str
+    """Engine that replayed it, ``"simpy"`` or ``"compiled"``."""
 
 
 class RolloutRecord(Record):
@@ -144,6 +172,9 @@ class RlRecord(Record):
     engine_tensor_parallel_size: int
     """Tensor-parallel size of an engine."""
 
+    spread: bool
+    """Whether the trainer's nodes lie evenly among all; else they are the first."""
+
     plan: str
     """Plan of the trainer, in short."""
 
@@ -170,6 +201,10 @@ class RlRecord(Record):
 
     phases: tuple[PhaseRecord, ...]
     """What a step does, in order."""
+
+    fabric: StepReplayRecord | None
+    """The replay of both pools on one fabric; None where no two phases go on at a
+    time."""
 
     timeline: tuple[SegmentRecord, ...]
     """What each pool does in a step."""
@@ -218,6 +253,7 @@ def rl_json(result: RlResult) -> dict[str, object]:
         training_devices=step.trainer.devices.size,
         rollout_devices=rollout_devices,
         engine_tensor_parallel_size=step.choice.engine,
+        spread=step.choice.spread,
         plan=step.trainer.label,
         step_time_s=step.time.time,
         bound_s=step.time.bound,
@@ -230,6 +266,14 @@ def rl_json(result: RlResult) -> dict[str, object]:
             {**PhaseRecord.dump(phase), "closed_form_s": phase.closed_form}
             for phase in step.phases
         ),
+        fabric=None
+        if step.fabric is None
+        else StepReplayRecord.dump(
+            step.fabric,
+            apart_s=step.fabric.apart,
+            contention_s=step.fabric.contention,
+            closed_form_s=step.fabric.closed_form,
+        ),
         timeline=_timeline(result, step),
         rollout=RolloutRecord.dump(
             step.rollout,
@@ -241,7 +285,14 @@ def rl_json(result: RlResult) -> dict[str, object]:
         weights=step.sync,
         offloaded_bytes=step.offloaded,
         training_peak_bytes=step.trainer.peak_memory,
-        choices=result.search.explored,
+        choices=tuple(
+            PoolRecord.dump(
+                entry,
+                time_s=entry.time,
+                contention_s=result.contention.get(entry.choice),
+            )
+            for entry in result.search.explored
+        ),
         proof=result.search.proof(),
         headline=f"A STEP TAKES {format_duration(step.time.time)}",
         in_words=tuple(sentences(result, step)),
@@ -253,7 +304,7 @@ def _timeline(result: RlResult, step: RlStep) -> tuple[dict[str, object], ...]:
     """Return what each pool does in a step, moment by moment."""
     segments: list[dict[str, object]] = []
     for pool, lane in lanes(
-        step.phases, overlaps=result.overlaps, is_split=result.is_split
+        step.phases, overlaps=result.spec.overlaps, is_split=result.spec.is_split
     ).items():
         moment = 0.0
         for name, time in lane:
@@ -266,22 +317,6 @@ def _timeline(result: RlResult, step: RlStep) -> tuple[dict[str, object], ...]:
     return tuple(segments)
 
 
-def phase_rows(result: RlResult) -> list[dict[str, object]]:
-    """Return one row for each phase of the step."""
-    if result.step is None:
-        return []
-    return [
-        {
-            "phase": phase.name,
-            "pool": phase.pool,
-            "time_s": phase.time,
-            "closed_form_s": phase.closed_form,
-            "share": phase.time / result.step.time.time,
-        }
-        for phase in result.step.phases
-    ]
-
-
 def sentences(result: RlResult, step: RlStep) -> list[str]:
     """Say what a step gives, what it waits for, and what was looked at."""
     rate = result.tokens_per_second
@@ -292,13 +327,19 @@ def sentences(result: RlResult, step: RlStep) -> list[str]:
         f"devices. The longest phase is {longest.name}, "
         f"{percent(longest.time / step.time.time)} of the step."
     ]
-    if result.is_split:
+    if result.spec.is_split:
         lines.append(
             f"{step.trainer.devices.size:,} devices train and idle for "
             f"{percent(step.time.training_idle)} of a step; "
             f"{step.choice.rollout_devices:,} make responses and idle for "
             f"{percent(step.time.rollout_idle)}. No schedule of these pools takes less "
             f"than {format_duration(step.time.bound)}."
+        )
+    if step.fabric is not None and step.fabric.costs:
+        cost = step.fabric.contention
+        lines.append(
+            f"Phases of both pools share links, which costs {format_duration(cost)} of "
+            f"a step, {percent(cost / step.time.time)}."
         )
     tail = 1.0 - step.rollout.time_at(0.9) / float(step.rollout.finished[-1])
     lines.append(
@@ -343,6 +384,32 @@ def facts(result: RlResult, step: RlStep) -> dict[str, str]:
             f"{format_duration(sent.time)}, closed form "
             f"{format_duration(sent.closed_form)}"
         )
+    return {**rows, **dict(_of_both(result, step))}
+
+
+def _of_both(result: RlResult, step: RlStep) -> Iterator[tuple[str, str]]:
+    """Yield what concerns both pools, by name."""
+    if step.choice.spread:
+        yield "trainer's nodes", "lie evenly among all"
+    if step.fabric is not None:
+        yield "one fabric", _one_fabric(step.fabric)
     if any(phase.pool == BOTH for phase in step.phases):
-        rows["both pools"] = "wait for new weights" if result.is_split else "are one"
-    return rows
+        yield (
+            "both pools",
+            "wait for new weights" if result.spec.is_split else "are one",
+        )
+
+
+def _one_fabric(fabric: FabricReplay) -> str:
+    """Say what the replay of both pools found, beside its parts and closed forms."""
+    engine = "SimPy" if fabric.engine == "simpy" else "the compiled engine"
+    cost = (
+        f"sharing links costs {format_duration(fabric.contention)}"
+        if fabric.costs
+        else "no phase slows another one"
+    )
+    return (
+        f"{format_duration(fabric.time)} in {fabric.num_events:,} events by {engine}; "
+        f"phases by themselves {format_duration(fabric.apart)}, by closed forms "
+        f"{format_duration(fabric.closed_form)}; {cost}"
+    )

@@ -21,6 +21,7 @@ import numpy as np
 from estimators.collectives.algorithms import algorithms_for
 from estimators.collectives.messages import exchange_rates, placed_exchanges
 from nestsim.features.collectives.runs import Repeated, durations, wires_of
+from nestsim.simulator.work import EdgePhase
 from planner.step.plan import Plan
 from topologies.arrays import IntArray
 from topologies.network import Network
@@ -56,6 +57,9 @@ class WeightExchange:
 
     time: float
     """Time in the replay [s]."""
+
+    phases: tuple[EdgePhase, ...]
+    """Who sends what to whom, phase by phase."""
 
 
 def copy_groups(plan: Plan) -> IntArray:
@@ -106,7 +110,8 @@ def exchange(
         latency, inverse = exchange_rates(network, operation, groups[None], name)[0]
         times[name] = float(latency + num_bytes * inverse)
     algorithm = min(times, key=lambda name: times[name])
-    wires = wires_of(network, placed_exchanges(network, operation, groups, algorithm))
+    placed = placed_exchanges(network, operation, groups, algorithm)
+    wires = wires_of(network, placed)
     (taken,) = durations(network.links, [Repeated(wires, num_bytes, (0.0,))])
     return WeightExchange(
         operation=operation,
@@ -116,6 +121,15 @@ def exchange(
         num_bytes=num_bytes,
         closed_form=times[algorithm],
         time=float(taken[0]),
+        phases=tuple(
+            EdgePhase(
+                phase.sources,
+                phase.targets,
+                phase.fraction * num_bytes,
+                phase.num_steps,
+            )
+            for phase in placed
+        ),
     )
 
 
@@ -127,7 +141,7 @@ def gather_weights(
     Parameters
     ----------
     network
-        Of all devices; the trainer has the first of them.
+        Of all devices.
     plan
         Of the trainer.
     num_parameters
@@ -138,19 +152,20 @@ def gather_weights(
 
 
 def broadcast_weights(
-    network: Network, num_trainers: int, num_parameters: int
+    network: Network, trainer: IntArray, rollout: IntArray, num_parameters: int
 ) -> WeightExchange | None:
     """Return what carries the weights to devices of the rollout alone, if any.
 
     Parameters
     ----------
     network
-        Of all devices; the trainer has the first of them.
-    num_trainers
+        Of all devices.
+    trainer
         Devices of the trainer, of which the first one broadcasts.
+    rollout
+        Devices of the rollout alone.
     num_parameters
         Of the model.
     """
-    rollout = np.arange(num_trainers, network.num_devices)
-    group = np.concatenate((np.zeros(1, np.int64), rollout))[None]
+    group = np.concatenate((trainer[:1], rollout))[None]
     return exchange(network, "broadcast", group, float(WIRE_BYTES * num_parameters))

@@ -7,8 +7,6 @@ as in ``nestsim run``; a critic of another model has a plan of its own.
 
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from nestsim.document.wording import plan_label
 from nestsim.evaluate.cluster import cluster_software, device_fleet, network_in_use
 from nestsim.evaluate.evaluator import Evaluator, build_workload
@@ -56,6 +54,9 @@ class Trained:
 
     updates: int = 1
     """Updates of a step."""
+
+    rounds: int = 1
+    """Microbatches of each replica in the forward passes of a step."""
 
     @property
     def plan(self) -> Plan:
@@ -110,20 +111,21 @@ class Trainers:
     progress: Progress | None = None
     """Told what is planned."""
 
-    known: dict[int, Trained] = field(default_factory=dict)
-    """What was found, by the number of devices."""
+    known: dict[tuple[int, bool], Trained] = field(default_factory=dict)
+    """What was found, by the number of devices and whether they are spread."""
 
-    def on(self, num_devices: int) -> Trained:
-        """Return the model on the first devices of the cluster.
+    def on(self, devices: IntArray, spread: bool = False) -> Trained:
+        """Return the model on some devices, the first ones or spread over all.
 
         Raises
         ------
         InputError
             If the plan that is given does not fit the model, the batch or the devices.
         """
-        if num_devices not in self.known:
-            self.known[num_devices] = self._trained(np.arange(num_devices))
-        return self.known[num_devices]
+        key = devices.size, spread
+        if key not in self.known:
+            self.known[key] = self._trained(devices)
+        return self.known[key]
 
     def _trained(self, devices: IntArray) -> Trained:
         batch = self.batch
@@ -220,6 +222,7 @@ def _with_forward(trained: Trained, batch: PackedBatch) -> Trained:
     one_way = max(stage.transfer_time for stage in priced.stages) / 2.0
     return replace(
         trained,
+        rounds=rounds,
         forward=forward_time(evaluator.network, work, evaluator.simulation),
         forward_closed_form=closed_form_time(work, one_way),
     )

@@ -1,12 +1,13 @@
 """``nestsim sites``: what it is called with, and what it returns."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
 from nestsim.features.sites.document import sites_document
-from nestsim.features.sites.job import SitesResult, sites_job
-from nestsim.features.sites.record import curve_rows, sites_json
+from nestsim.features.sites.job import SitesFindings, SitesResult, sites_job
+from nestsim.features.sites.record import sites_json
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -14,7 +15,7 @@ class SitesReport(ScenarioReport):
     """What sites far apart train together, and the network that they need."""
 
     result: SitesResult
-    """Everything that was findings."""
+    """Everything that was found."""
 
     @property
     def succeeded(self) -> bool:
@@ -38,7 +39,8 @@ class SitesReport(ScenarioReport):
 
     def parts(self) -> Parts:
         """Return record, points of the curves, figures and page."""
-        record, rows = sites_json(self.result), curve_rows(self.result)
+        record, findings = sites_json(self.result), self.result.findings
+        rows = [] if findings is None else [*curve_rows(findings)]
         return self.parts_of("sites", record, rows, sites_document)
 
 
@@ -61,3 +63,24 @@ def sites(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> Sites
         If the scenario is wrong, has no table [sites], or its parts do not go together.
     """
     return reported(SitesReport, sites_job, scenario, progress)
+
+
+def curve_rows(findings: SitesFindings) -> Iterator[dict[str, object]]:
+    """Yield one row for each way and point of the curves."""
+    spec = findings.spec
+    for way in findings.ways:
+        bandwidths = zip(
+            findings.bandwidths(), findings.over_bandwidth(way), strict=True
+        )
+        latencies = zip(findings.latencies(), findings.over_latency(way), strict=True)
+        points = [
+            *((bandwidth, spec.latency, tokens) for bandwidth, tokens in bandwidths),
+            *((spec.bandwidth, latency, tokens) for latency, tokens in latencies),
+        ]
+        for bandwidth, latency, tokens in points:
+            yield {
+                "way": way.name,
+                "bandwidth_bytes_per_s": bandwidth,
+                "latency_s": latency,
+                "tokens_per_day": tokens,
+            }

@@ -45,8 +45,7 @@ def _sections(data: SitesRecord) -> Iterator[Section]:
 
 def _headline(data: SitesRecord) -> Headline:
     if not data.ways or data.alone_per_day is None:
-        sentences = (data.reason or "",)
-        return Headline(verdict=data.headline, tone="bad", sentences=sentences)
+        return Headline.without(data.headline, data.reason or "")
     given = next(way for way in data.ways if way.is_given)
     return Headline(
         verdict=data.headline,

@@ -17,12 +17,13 @@ from nestsim.evaluate.job import run_job, simulate_job
 from nestsim.evaluate.results import Candidate
 from nestsim.features.sites.closed_form import OuterLoop
 from nestsim.features.sites.replay import RoundReplay, replay_rounds
+from nestsim.scenario.errors import asked
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.sites import SitesSpec
 from planner.step.execution import Workload
 from planner.work import Progress, Spent
 from topologies.accelerators import Host
-from topologies.errors import InputError, short_repr
+from topologies.errors import short_repr
 
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Shares of the time in inner steps for which the least bandwidth is told: those of
@@ -203,14 +204,12 @@ def sites_job(scenario: Scenario, *, progress: Progress | None = None) -> SitesR
     InputError
         If there is no table [sites], or parts of the scenario do not go together.
     """
-    spec = scenario.sites
-    if spec is None:
-        raise InputError(
-            "there are no sites",
-            where="sites",
-            expected='a table [sites], e.g. count = 2, bandwidth = "10 Gbit/s", '
-            'latency = "30 ms"',
-        )
+    spec = asked(
+        scenario.sites,
+        "sites",
+        "there are no sites",
+        'a table [sites], e.g. count = 2, bandwidth = "10 Gbit/s", latency = "30 ms"',
+    )
     network, workload = build_job(scenario, progress)
     replayed = (run_job if scenario.plan is None else simulate_job)(
         scenario, progress=progress

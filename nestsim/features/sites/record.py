@@ -219,32 +219,6 @@ def _replayed(findings: SitesFindings) -> dict[str, object]:
     return ReplayedRecord.dump(findings.replayed, difference=time / expected - 1.0)
 
 
-def curve_rows(result: SitesResult) -> list[dict[str, object]]:
-    """Return one row for each way and point of the curves."""
-    findings = result.findings
-    return [] if findings is None else list(_points(findings))
-
-
-def _points(findings: SitesFindings) -> Iterator[dict[str, object]]:
-    spec = findings.spec
-    for way in findings.ways:
-        bandwidths = zip(
-            findings.bandwidths(), findings.over_bandwidth(way), strict=True
-        )
-        latencies = zip(findings.latencies(), findings.over_latency(way), strict=True)
-        points = [
-            *((bandwidth, spec.latency, tokens) for bandwidth, tokens in bandwidths),
-            *((spec.bandwidth, latency, tokens) for latency, tokens in latencies),
-        ]
-        for bandwidth, latency, tokens in points:
-            yield {
-                "way": way.name,
-                "bandwidth_bytes_per_s": bandwidth,
-                "latency_s": latency,
-                "tokens_per_day": tokens,
-            }
-
-
 def headline(result: SitesResult) -> str:
     """Say what all sites train, or that there is no plan."""
     findings = result.findings

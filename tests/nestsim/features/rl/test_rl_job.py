@@ -7,7 +7,8 @@ import pytest
 
 import nestsim
 from nestsim.features.rl.document import rl_document
-from nestsim.features.rl.job import RlResult, RlStep, rl_job
+from nestsim.features.rl.evaluate import RlStep
+from nestsim.features.rl.job import RlResult, rl_job
 from nestsim.features.rl.record import RlRecord, rl_json
 from tests.nestsim.features.rl.small import SPLIT, small
 from topologies.errors import InputError

@@ -25,9 +25,11 @@ TIMES = st.lists(
 )
 
 
-@given(TIMES)
-def test_the_best_is_that_of_brute_force(drawn: list[tuple[int | str, int]]) -> None:
-    """Whatever the bounds, as long as they are bounds."""
+@given(TIMES, st.integers(0, 10))
+def test_the_best_is_that_of_brute_force(
+    drawn: list[tuple[int | str, int]], guessed: int
+) -> None:
+    """Whatever the bounds, as long as they are bounds, and whatever is guessed."""
     choices = [PoolChoice(place, 1) for place in range(len(drawn))]
 
     def bound(choice: PoolChoice) -> float:
@@ -38,7 +40,9 @@ def test_the_best_is_that_of_brute_force(drawn: list[tuple[int | str, int]]) -> 
         time = drawn[choice.rollout_devices][0]
         return time if isinstance(time, str) else float(time)
 
-    search = search_pools(choices, bound, evaluate)
+    search = search_pools(
+        choices, bound, evaluate, lambda choice: guessed * choice.rollout_devices % 7
+    )
     known = [float(time) for time, _ in drawn if not isinstance(time, str)]
     assert len(search.explored) == len(choices)
     if not known:
@@ -63,7 +67,7 @@ def test_a_search_says_what_it_has_seen() -> None:
     )
     assert some.proof() == (
         "1 of 3 choices of pools were evaluated, 2 excluded: none is faster by more "
-        "than 1 % if more devices are never slower."
+        "than 1 % if a larger trainer is never slower."
     )
 
 

@@ -62,7 +62,7 @@ def test_one_device_needs_nothing() -> None:
     network, plan = job({})
     assert exchange(network, "all_gather", np.arange(8)[:, None], 8e9) is None
     assert gather_weights(network, plan, 10**9) is None
-    assert broadcast_weights(network, 8, 10**9) is None
+    assert broadcast_weights(network, np.arange(8), np.arange(0), 10**9) is None
 
 
 def test_faster_links_are_never_slower() -> None:
@@ -76,7 +76,7 @@ def test_faster_links_are_never_slower() -> None:
             }
         )
         gathered = gather_weights(network, plan, 10**9)
-        sent = broadcast_weights(network, 4, 10**9)
+        sent = broadcast_weights(network, np.arange(4), np.arange(4, 8), 10**9)
         assert gathered is not None
         assert sent is not None
         assert sent.num_members == 5
