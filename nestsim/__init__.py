@@ -25,7 +25,12 @@ if TYPE_CHECKING:
         compare_networks,
     )
     from nestsim.features.goodput.command import GoodputReport, goodput
-    from nestsim.features.jitter.command import JitterReport, jitter
+    from nestsim.features.jitter.command import (
+        JitterFitReport,
+        JitterReport,
+        jitter,
+        jitter_fit,
+    )
     from nestsim.features.jobs.command import TenancyReport, jobs
     from nestsim.features.memory.command import MemoryReport, memory
     from nestsim.features.rl.command import RlReport, rl
@@ -66,6 +71,7 @@ __all__ = [
     "GoodputReport",
     "ImportReport",
     "InputError",
+    "JitterFitReport",
     "JitterReport",
     "JobReport",
     "MemoryReport",
@@ -91,6 +97,7 @@ __all__ = [
     "goodput",
     "import_launch",
     "jitter",
+    "jitter_fit",
     "jobs",
     "load_scenario",
     "memory",
@@ -122,7 +129,9 @@ _NAMES = MappingProxyType(
             "CompareReport NetworksReport compare compare_networks"
         ),
         "nestsim.features.goodput.command": "GoodputReport goodput",
-        "nestsim.features.jitter.command": "JitterReport jitter",
+        "nestsim.features.jitter.command": (
+            "JitterFitReport JitterReport jitter jitter_fit"
+        ),
         "nestsim.features.jobs.command": "TenancyReport jobs",
         "nestsim.features.memory.command": "MemoryReport memory",
         "nestsim.features.rl.command": "RlReport rl",

@@ -51,6 +51,7 @@ from planner.step.memory import stage_rooms
 from planner.step.plan import Plan
 from planner.work import Progress, Work
 from topologies.arrays import FloatArray
+from topologies.circuits import OpticalSpec
 from topologies.errors import InputError
 from topologies.keeping import Keeper
 from topologies.link_events import LinkEvent
@@ -345,6 +346,19 @@ class Evaluator:
         plain = candidate.replay.iteration_time
         changed = replay_changing(self.network, work, events, plain)
         return replace(candidate, changed=changed)
+
+    def with_circuits(
+        self, candidate: Candidate, optical: OpticalSpec | None
+    ) -> Candidate:
+        """Return a plan with its step over optical switches, if there are any."""
+        if optical is None:
+            return candidate
+        from nestsim.simulator.circuits import replay_circuits  # needs SimPy
+
+        work = self.lower(candidate.priced, memory=False)
+        plain = candidate.replay.iteration_time
+        circuits = replay_circuits(self.network, work, optical, plain)
+        return replace(candidate, circuits=circuits)
 
     def launch_breaches(self, plan: Plan) -> tuple[BrokenRule, ...]:
         """Return the rules of the framework that a plan breaks."""

@@ -141,11 +141,12 @@ def run_job(
     InputError
         If parts of the scenario do not go together.
     """
-    if scenario.link_events:
-        notices().remark(
-            "cluster.link_events has no effect on a search: nestsim simulate replays "
-            "a plan with it"
-        )
+    for name in ("link_events", "optical"):
+        if getattr(scenario, name):
+            notices().remark(
+                f"cluster.{name} has no effect on a search: nestsim simulate replays a "
+                "plan with it"
+            )
     if evaluator is None:
         evaluator = Evaluator.of(scenario, progress)
     evaluator = replace(evaluator, trail=trail)
@@ -451,6 +452,7 @@ def simulate_job(
     first = evaluator.evaluate(priced, 0, details, confirm=True)
     grown = evaluator.with_ramp(first)
     grown = evaluator.with_link_events(grown, scenario.link_events)
+    grown = evaluator.with_circuits(grown, scenario.optical)
     candidate = evaluator.explain(grown, progress, is_confirmed=True)
     result = job_result("simulate", scenario, evaluator, (candidate,))
     return replace(result, chosen=first_confirmed(result.candidates))

@@ -32,6 +32,7 @@ from topologies.network import Network
 
 if TYPE_CHECKING:
     from nestsim.simulator.changing import ChangedStep
+    from nestsim.simulator.circuits import CircuitStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,9 @@ class Candidate:
 
     changed: "ChangedStep | None" = None
     """The step in which links fail, slow down or come back; None without."""
+
+    circuits: "CircuitStep | None" = None
+    """The step over optical switches; None without any."""
 
     __repr__ = short_repr
 

@@ -159,8 +159,8 @@ class ImportedJob:
     """What the scenario is called."""
 
     tables: Mapping[str, Mapping[str, Any]]
-    """``model``, ``training``, ``software``, ``plan`` and ``rl`` (if there is one) and
-    ``launch`` (what none of these holds), each as the scenario has it."""
+    """``model``, ``training``, ``software`` and ``plan``, ``rl`` and ``sites`` if there
+    are any, and ``launch`` (what none of these holds), each as the scenario has it."""
 
     num_devices: int | None = None
     """Devices of the job; None if nothing says how many."""
@@ -230,7 +230,16 @@ def imported_scenario(
     else:
         table = _cluster_table(cluster)
     tables = {**job.tables, "cluster": table}
-    order = ("model", "training", "software", "cluster", "plan", "rl", "launch")
+    order = (
+        "model",
+        "training",
+        "software",
+        "cluster",
+        "plan",
+        "rl",
+        "sites",
+        "launch",
+    )
     document = {name: dict(tables[name]) for name in order if name in tables}
     text = _heading(origin, assumed, job.options) + toml_text(
         {"name": job.name, **document}

@@ -37,6 +37,7 @@ from planner.rivals.protocol import PlannerSettings
 from planner.search.space import SearchSpec
 from planner.step.execution import NOTHING_HIDDEN, Execution
 from topologies.accelerators import Accelerator, Host
+from topologies.circuits import OpticalSpec
 from topologies.degrade import Degradation
 from topologies.errors import InputError, Problems, located
 from topologies.input_file import parse_toml, read_file
@@ -152,6 +153,9 @@ class Scenario(JobBasis, HandedOn):
 
     link_events: tuple[LinkEvent, ...] = ()
     """What happens to links in the middle of the step."""
+
+    optical: OpticalSpec | None = None
+    """Switches that are optical circuit switches; None if all pass on packets."""
 
     planner: str = "nest"
     """A name of `planner.rivals.PLANNERS`."""
@@ -458,6 +462,7 @@ def _build(
         host=table.cluster.host.build(accelerator.like or accelerator.name),
         degradation=table.cluster.degraded,
         link_events=table.cluster.link_events,
+        optical=table.cluster.optical,
         software_preset=software.preset,
         release=software.release or FRAMEWORKS[software.preset].release,
         software=_software(table),

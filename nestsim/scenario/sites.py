@@ -13,6 +13,7 @@ from topologies.settings import (
     Duration,
     Examples,
     Latency,
+    Listed,
     NameChoice,
     Size,
     Spec,
@@ -44,6 +45,14 @@ class SitesSpec(Spec):
 
     latency: Annotated[Latency, Examples("30 ms")]
     """One way, from a site to the next one [s]."""
+
+    slow_uplinks: Annotated[
+        tuple[Bandwidth, ...],
+        Listed(1, MOST_SITES),
+        Examples(["2 Gbit/s"], default=None),
+    ] = ()
+    """Bandwidths of the uplinks of those sites that have less than `bandwidth`. Rings
+    go in lockstep: the slowest uplink decides [byte/s]."""
 
     share: Annotated[Annotated[float, Gt(0), Le(1)], Examples(0.5)] = 1.0
     """Share of the uplink that others leave to the job."""
@@ -98,6 +107,13 @@ class SitesSpec(Spec):
                 got=getattr(self, given[0]),
                 expected="none with synchronous = true",
             )
+        if len(self.slow_uplinks) > self.count:
+            raise InputError(
+                "has more uplinks than there are sites",
+                where="slow_uplinks",
+                got=len(self.slow_uplinks),
+                expected=f"at most {self.count}",
+            )
         if self.sync_every % self.fragments:
             raise InputError(
                 "does not divide sync_every",
@@ -133,18 +149,29 @@ class SitesSpec(Spec):
         segments = MATHIS / math.sqrt(self.loss)
         return self.connections * segments * self.mss / (2.0 * latency)
 
+    @property
+    def slowest(self) -> float:
+        """Bandwidth of the slowest uplink [byte/s]."""
+        return min((self.bandwidth, *self.slow_uplinks))
+
+    def rates(self) -> tuple[float, ...]:
+        """Return what each site sends, and receives, at most [byte/s]."""
+        usual = self.count - len(self.slow_uplinks)
+        uplinks = (*(self.bandwidth,) * usual, *self.slow_uplinks)
+        return tuple(self.rate(bandwidth=uplink) for uplink in uplinks)
+
     def rate(
         self, bandwidth: float | None = None, latency: float | None = None
     ) -> float:
-        """Return what a site sends, and receives, at most [byte/s].
+        """Return what a site with the slowest uplink sends at most [byte/s].
 
         Parameters
         ----------
         bandwidth
-            Of the uplink, in place of the table's [byte/s].
+            Of the uplink, in place of the slowest one's [byte/s].
         latency
             One way between sites, in place of the table's [s].
         """
-        uplink = self.bandwidth if bandwidth is None else bandwidth
+        uplink = self.slowest if bandwidth is None else bandwidth
         delay = self.latency if latency is None else latency
         return min(self.share * uplink, self.tcp_rate(delay))

@@ -172,6 +172,10 @@ class ChangingEngine(Engine):
         self._changing = ChangingFluid(system)
         self._fluid = self._changing
         self.hits: list[Hit] = []
+        self._change_later(changes)
+
+    def _change_later(self, changes: Sequence[FlowChange]) -> None:
+        """Make changes when so much time has passed from now on."""
         for change in changes:
             moment = Timeout(self.environment, change.time, change)
             moment.callbacks.append(self._on_change)
@@ -206,7 +210,7 @@ def build_changing(
     flows = [build_flows(moment.network, work) for moment in moments]
     num_links = len(network.links)
     slowest = [
-        its.latency + _times(its.incidence, moment.capacity, its.num_bytes)
+        its.latency + slowest_times(its.incidence, moment.capacity, its.num_bytes)
         for its, moment in zip(flows, moments, strict=True)
     ]
     most = np.append(np.max(slowest, axis=0), 0.0)
@@ -225,22 +229,27 @@ def build_changing(
             incidence=its.incidence.restricted(kept, num_links),
             capacity=moment.capacity[kept],
             latency=quantise(its.latency, tick),
-            held=_crosses(its.incidence, moment.is_dead),
+            held=crosses(its.incidence, moment.is_dead),
         )
         for its, moment in zip(flows, moments, strict=True)
     )
+    check_short(system, "cluster.link_events")
+    return system, changes
+
+
+def check_short(system: System, where: str) -> None:
+    """Refuse a step that takes SimPy too long device by device, for a setting."""
     seconds = forecast_seconds(system)["simpy"]
     if seconds > MOST_SECONDS:
         raise InputError(
             "needs each device by itself, which takes too long",
-            where="cluster.link_events",
+            where=where,
             got=f"a step of {len(system.program):,} actors, about {seconds:.0f} s",
             expected=f"at most {MOST_SECONDS:.0f} s: fewer devices or microbatches",
         )
-    return system, changes
 
 
-def _times(
+def slowest_times(
     incidence: Incidence, capacity: FloatArray, num_bytes: FloatArray
 ) -> FloatArray:
     """Return how long each flow takes at most, all being active [s]."""
@@ -251,7 +260,7 @@ def _times(
     return np.asarray(num_bytes * most)
 
 
-def _crosses(incidence: Incidence, chosen: BoolArray) -> BoolArray:
+def crosses(incidence: Incidence, chosen: BoolArray) -> BoolArray:
     """Return which flows cross any of the links."""
     entries = np.append(0, np.cumsum(chosen[incidence.links]))
     return np.asarray(np.diff(entries[incidence.indptr]) > 0)

@@ -527,6 +527,32 @@ def events() -> str:
     return markdown_table(["plan that is reported", "events", "confirmed by"], rows)
 
 
+def optical_steps() -> str:
+    """Return what a step takes over optical switches, by ports and time to change."""
+    job = load_scenario(SCENARIOS / "llama3_70b_256_h100_rail_only.toml").replace(
+        {
+            "training.global_batch_size": 64,
+            "plan.virtual_pipeline_model_parallel_size": 1,
+            "cluster.network.sharp": False,
+        }
+    )
+    rows = []
+    for ports in (2, 3, 4):
+        for wait in ("0 s", "25 ms", "250 ms", "1 s"):
+            given = {"level": "rail unit", "ports": ports, "reconfiguration_time": wait}
+            asked = job.replace({"cluster.optical": given})
+            step = nestsim.simulate(asked).result.candidates[0].circuits
+            assert step is not None
+            stays = step.fixed_time
+            times = (
+                f"needs {step.fixed_ports} ports" if stays is None else f"{stays:.3f} s"
+            )
+            row = (str(ports), f"{step.plain_time:.3f} s", times, wait)
+            rows.append((*row, f"{step.changing_time:.3f} s"))
+    heads = ("ports", "packets", "circuits that stay", "to change", "that change")
+    return markdown_table(heads, rows)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadePart:
     """A part of a page that a program writes."""
@@ -556,6 +582,7 @@ MADE: Mapping[str, MadePart] = MappingProxyType(
         "mixed stages": MadePart(page="mixed.md", make=mixed_stages),
         "a certificate": MadePart(page="search.md", make=certified),
         "network kinds": MadePart(page="networks.md", make=network_kinds),
+        "optical": MadePart(page="networks.md", make=optical_steps),
         "mist runs": MadePart(page="compare.md", make=mist_runs),
         "nestsim validate --markdown": MadePart(
             page="accuracy.md", make=published, is_slow=True

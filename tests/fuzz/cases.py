@@ -7,7 +7,7 @@ from types import MappingProxyType
 from hypothesis import strategies as st
 
 from tests.fuzz.case import OUTPUT, Case, Content, Special
-from tests.fuzz.documents import LINKS, PROFILE, measurements
+from tests.fuzz.documents import LINKS, PROFILE, measurements, rank_times
 from tests.fuzz.formats import Tree, dump
 from tests.fuzz.mutations import Place, mutated_bytes, mutated_trees
 from tests.fuzz.network_files import LOG, network_file_cases
@@ -201,6 +201,16 @@ def _measurement_cases(draw: st.DrawFn, results: Results) -> Case:
 
 
 @st.composite
+def _rank_time_cases(draw: st.DrawFn, results: Results) -> Case:
+    """Draw compute times of ranks: a file, or a folder with a file for each."""
+    trees = draw(rank_times())
+    files, is_mutated = draw(_written(trees, draw(st.sampled_from(sorted(trees)))))
+    times = next(iter(trees)).partition("/")[0]
+    argv = ["jitter-fit", times, *["--json"] * draw(st.integers(0, 1))]
+    return Case(kind="rank times", argv=tuple(argv), files=files, is_mutated=is_mutated)
+
+
+@st.composite
 def _option_cases(draw: st.DrawFn, results: Results) -> Case:
     """Draw values of options, on a scenario that is as it should be."""
     made = draw(st.sampled_from(results))
@@ -345,6 +355,11 @@ KINDS: Mapping[str, Callable[[Results], st.SearchStrategy[Case]]] = MappingProxy
             within=("cluster", "degraded"),
             commands="topology simulate simulate plan",
         ),
+        "optical": _scenarios(
+            *("optical", "optical", "plan"),
+            within=("cluster", "optical"),
+            commands="simulate simulate simulate plan",
+        ),
         "assert": _scenarios(
             "assert", "assert", "plan", within=("assert",), commands="simulate plan"
         ),
@@ -382,6 +397,7 @@ KINDS: Mapping[str, Callable[[Results], st.SearchStrategy[Case]]] = MappingProxy
         "report": _report_cases,
         "NEST": _nest_cases,
         "CSV": _measurement_cases,
+        "rank times": _rank_time_cases,
         "network file": lambda results: network_file_cases(),
         "option": _option_cases,
         "place": _place_cases,
@@ -394,6 +410,7 @@ _WEIGHTS = {
     "plan file": 14,
     "NEST": 12,
     "CSV": 14,
+    "rank times": 4,
     "links": 12,
     "network file": 12,
     "report": 14,
@@ -401,6 +418,7 @@ _WEIGHTS = {
     "config": 10,
     "profile": 6,
     "degraded": 10,
+    "optical": 4,
     "model": 6,
     "network": 8,
     "search": 6,

@@ -82,6 +82,45 @@ def hugging_face_configs(draw: st.DrawFn) -> Tree:
     return config
 
 
+@st.composite
+def rank_times(draw: st.DrawFn) -> dict[str, Tree]:
+    """Draw compute times of ranks in steps: CSV, traces of torch, or dumps of NCCL."""
+    ranks, steps = draw(st.sampled_from([(4, 8), (5, 9), (3, 8)]))
+    time = st.sampled_from([0.1, 0.2, 0.25])
+    kind = draw(st.sampled_from(["CSV", "CSV", "traces", "dumps"]))
+    if kind == "CSV":
+        rows = [
+            [str(rank), str(step), f"{draw(time)} s", "node 1"]
+            for rank in range(ranks)
+            for step in range(steps)
+        ]
+        return {"times.csv": [["rank", "step", "time", "node"], *rows]}
+
+    def recorded(rank: int) -> Tree:
+        entries = [
+            {
+                "process_group": ["0", "default_pg"],
+                "collective_seq_id": step,
+                "time_discovered_completed_ns": 10**9 * step,
+                "duration_ms": 1e3 * draw(time),
+            }
+            for step in range(steps)
+        ]
+        return {"rank": rank, "entries": entries}
+
+    def profiled(rank: int) -> Tree:
+        events: list[Tree] = []
+        for step in range(steps):
+            begin, span = {"ph": "X", "ts": 1e6 * step}, {"cat": "gpu_user_annotation"}
+            kernel = {"name": "gemm", "cat": "kernel", "dur": 1e6 * draw(time)}
+            events.append({**begin, **span, "name": f"ProfilerStep#{step}", "dur": 9e5})
+            events.append({**begin, **kernel})
+        return {"distributedInfo": {"rank": rank}, "traceEvents": events}
+
+    made = profiled if kind == "traces" else recorded
+    return {f"{kind}/rank{rank}.json": made(rank) for rank in range(ranks)}
+
+
 _SHAPES = {
     "linear": [[256, 768, 256, 1], [256, 256, 256, 1], [256, 4096, 256, 1]],
     "matmul": [[128, 128, 64, 8], [128, 64, 128, 8]],

@@ -126,6 +126,12 @@ def _cluster(
         cluster["memory_reserve"] = draw(st.sampled_from(["0 B", "20 MB"]))
     if has("degraded", 12):
         cluster["degraded"] = draw(_degraded(parts, num_devices))
+    if has("optical", 1):
+        cluster["optical"] = {
+            "level": draw(st.sampled_from([parts.level] * 4 + ["node", "leaf"])),
+            "ports": draw(st.sampled_from([64, 2, 1, 3])),
+            "reconfiguration_time": draw(st.sampled_from(["1 ms", "0 s", "3 s"])),
+        }
     return cluster, num_devices, parts
 
 
@@ -615,6 +621,8 @@ def _sites(draw: st.DrawFn) -> Tree:
     if draw(st.booleans()):
         sites["loss"] = draw(st.sampled_from([0.0, 1e-6, 0.5]))
         sites["connections"] = draw(st.sampled_from([1, 1000]))
+    if draw(st.integers(0, 3)) == 0:
+        sites["slow_uplinks"] = ["2 Gbit/s"] * draw(st.sampled_from([1, 2, 4]))
     if draw(st.booleans()):
         sites["fragments"] = draw(st.sampled_from([1, 2, 4, 10, 1_000_000]))
     if draw(st.booleans()):

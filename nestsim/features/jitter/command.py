@@ -1,5 +1,6 @@
 """``nestsim jitter``: what it is called with, and what it returns."""
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -7,17 +8,18 @@ from pathlib import Path
 from nestsim.commands.calls import (
     ProgressTarget,
     ScenarioSource,
+    calling,
     reported,
     scenario_from,
     with_settings,
 )
-from nestsim.commands.report import Parts, ScenarioReport
-from nestsim.commands.task import FileOutput, Reply, Task
+from nestsim.commands.report import DocumentReport, Parts, ScenarioReport
+from nestsim.commands.task import FileOutput, Task
 from nestsim.document.dumps import csv_of
 from nestsim.document.folder import json_writer, writer_of
 from nestsim.document.wording import plan_label
 from nestsim.features.jitter.document import fit_document, jitter_document
-from nestsim.features.jitter.fit import fit_jitter, fit_json, fit_toml
+from nestsim.features.jitter.fit import JitterFit, fit_jitter, fit_json, fit_toml
 from nestsim.features.jitter.job import JitterResult, jitter_job
 from nestsim.features.jitter.record import jitter_json, run_rows, scale_rows
 from nestsim.features.jitter.step_times import read_step_times
@@ -115,22 +117,72 @@ def jitter(
     )
 
 
-def fit_task(times: Path, output: Path | None) -> Task:
-    """Return the task of fitting the table [jitter] to what ranks took."""
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class JitterFitReport(DocumentReport):
+    """The table [jitter] that fits compute times, and ranks that are always slow."""
 
-    def call(**_: object) -> Reply:
-        fit = fit_jitter(read_step_times(times))
-        return Reply(
-            record=partial(fit_json, fit),
+    result: JitterFit
+    """Everything that was found."""
+
+    def facts(self) -> dict[str, object]:
+        """Return the parameters, and whom to drain."""
+        fit = self.result
+        return {
+            "source": fit.times.source,
+            "cv": fit.cv.value,
+            "slow_fraction": fit.fraction and fit.fraction.value,
+            "slow_factor": fit.factor and fit.factor.value,
+            "always_slow": [rank.rank for rank in fit.slow],
+        }
+
+    def parts(self) -> Parts:
+        """Return the record, and a row for each rank that is always slow."""
+        fit = self.result
+        return Parts(
+            record=fit_json(fit),
+            rows=[rank._asdict() for rank in fit.slow],
             document=partial(fit_document, fit),
-            about=fit_toml(fit),
         )
 
+    def to_toml(self) -> str:
+        """Return the tables to paste into a scenario."""
+        return fit_toml(self.result)
+
+
+def jitter_fit(
+    times: str | os.PathLike[str], *, progress: ProgressTarget = None
+) -> JitterFitReport:
+    """Fit the table [jitter] to what ranks took, and say which to drain.
+
+    Parameters
+    ----------
+    times
+        A CSV file with the columns ``rank``, ``step`` and ``time``, or a folder of
+        traces of ``torch.profiler`` or of JSON dumps of the NCCL flight recorder, a
+        file for each rank.
+    progress
+        As `nestsim.plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If it is none of these, or has too few ranks or steps.
+    """
+    with calling(progress) as call:
+        fit = fit_jitter(read_step_times(Path(times)))
+    return JitterFitReport(result=fit, notices=tuple(call.notices))
+
+
+def fit_task(times: Path, output: Path | None) -> Task:
+    """Return the task of fitting the table [jitter] to what ranks took."""
     file = FileOutput(
         path=output or Path(),
         is_ours=lambda content: content.startswith(b"# Fitted to "),
         title="The table is in",
-        writer=lambda answer: writer_of(answer.about),
+        writer=lambda report: writer_of(report.to_toml()),
     )
-    inputs = [] if times.is_dir() else [times]
-    return Task(call=call, inputs=inputs, file=None if output is None else file)
+    return Task(
+        call=partial(jitter_fit, times),
+        inputs=[] if times.is_dir() else [times],
+        file=None if output is None else file,
+    )

@@ -70,6 +70,7 @@ from nestsim.features.run.record import (
 from nestsim.features.run.tables import (
     assertion_sections,
     changed_sections,
+    circuit_sections,
     planned_stage_table,
     plans_table,
     stage_table,
@@ -294,6 +295,7 @@ def _replayed(
         )
     yield from ramp_sections(best)
     yield from changed_sections(best)
+    yield from circuit_sections(best)
     yield from _cost(result.cost_of(best))
     yield Section(
         "devices",

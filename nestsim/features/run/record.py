@@ -22,6 +22,7 @@ from nestsim.features.run.cost import cost_cells, cost_json
 from nestsim.features.run.result_record import (
     CauseRecord,
     ChangedRecord,
+    CircuitsRecord,
     GivenRecord,
     PlannedRunRecord,
     PlanRecord,
@@ -151,6 +152,8 @@ def priced_json(
         priced["ramp"] = RampRecord.dump(ramp)
     if changed is not None:
         priced["changed"] = ChangedRecord.dump(changed)
+    if candidate.circuits is not None:
+        priced["circuits"] = CircuitsRecord.dump(candidate.circuits)
     return priced
 
 

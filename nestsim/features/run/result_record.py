@@ -326,6 +326,37 @@ class ChangedRecord(Record):
     """By time."""
 
 
+class CircuitsRecord(Record):
+    """The step over optical switches, as `nestsim.simulator.circuits.CircuitStep`."""
+
+    iteration_time_s: float
+    """Time of the step, circuits being changed only where that is faster [s]."""
+
+    plain_time_s: float
+    """The same with switches that pass on packets [s]."""
+
+    fixed_time_s: float | None
+    """The same with circuits that stay; null if that takes more ports [s]."""
+
+    changing_time_s: float
+    """The same with circuits that change [s]."""
+
+    ports: int
+    """Ports of a link."""
+
+    fixed_ports: int
+    """Ports of a link that circuits need that stay."""
+
+    reconfiguration_time_s: float
+    """How long changed circuits carry nothing [s]."""
+
+    changed_at_s: float | None
+    """When circuits are changed for the end of the step; null if never [s]."""
+
+    pairs: tuple[int, int]
+    """Pairs of links that send to each other in the passes, and at the step's end."""
+
+
 class ResultRecord(Record):
     """Everything that was found about replayed plans: ``result.json``."""
 
@@ -406,6 +437,9 @@ class ResultRecord(Record):
 
     changed: Annotated[ChangedRecord | None, LEFT_OUT] = None
     """The step in which links fail, slow down or come back, where any do."""
+
+    circuits: Annotated[CircuitsRecord | None, LEFT_OUT] = None
+    """The step over optical switches, where there are any."""
 
     assertions: Annotated[tuple[Mapping[str, object], ...], LEFT_OUT] = ()
     """What the scenario's table [assert] asked for, and whether it holds."""

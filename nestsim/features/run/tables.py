@@ -262,3 +262,34 @@ def changed_sections(candidate: "Candidate") -> Iterator[Section]:
             else "nothing in flight is stopped or rerouted"
         )
     yield Section("link-events", "Links that change in the step", (FactList(facts),))
+
+
+def circuit_sections(candidate: "Candidate") -> Iterator[Section]:
+    """Yield the step over optical switches; nothing without any."""
+    step = candidate.circuits
+    if step is None:
+        return
+
+    def beside(time: float) -> str:
+        share = signed_percent(time / step.plain_time - 1.0)
+        return f"{format_duration(time)}, {share}"
+
+    changes = step.changed_at is not None
+    facts = {
+        "step": beside(step.iteration_time),
+        "packet switches": format_duration(step.plain_time),
+        "circuits that stay": f"need {step.fixed_ports} ports of each link"
+        if step.fixed_time is None
+        else beside(step.fixed_time),
+        "circuits that change": beside(step.changing_time)
+        if changes
+        else "nothing to change: the passes or the end of the step send nothing there",
+        "joined": f"{plural(step.pairs[0], 'pair')} of links for the passes, "
+        f"{step.pairs[1]} for the end of the step; {plural(step.ports, 'port')} a link",
+    }
+    if step.changed_at is not None:
+        facts["changed"] = (
+            f"at {format_duration(step.changed_at)}, and back as the step begins, "
+            f"{format_duration(step.reconfiguration_time)} each time"
+        )
+    yield Section("circuits", "Over optical switches", (FactList(facts),))

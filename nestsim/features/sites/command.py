@@ -75,7 +75,7 @@ def curve_rows(findings: SitesFindings) -> Iterator[dict[str, object]]:
         latencies = zip(findings.latencies(), findings.over_latency(way), strict=True)
         points = [
             *((bandwidth, spec.latency, tokens) for bandwidth, tokens in bandwidths),
-            *((spec.bandwidth, latency, tokens) for latency, tokens in latencies),
+            *((spec.slowest, latency, tokens) for latency, tokens in latencies),
         ]
         for bandwidth, latency, tokens in points:
             yield {

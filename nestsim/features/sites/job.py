@@ -139,9 +139,9 @@ class SitesFindings:
         return self.spec.count * self.tokens * steps
 
     def bandwidths(self) -> tuple[float, ...]:
-        """Return the bandwidths of the curve [byte/s]."""
+        """Return the bandwidths of the curve, of the slowest uplink [byte/s]."""
         powers = range(-DOUBLINGS, DOUBLINGS + 1)
-        return tuple(self.spec.bandwidth * 2.0**power for power in powers)
+        return tuple(self.spec.slowest * 2.0**power for power in powers)
 
     def over_bandwidth(self, way: Way) -> tuple[float, ...]:
         """Return the tokens a day at each of `bandwidths`."""
@@ -274,7 +274,7 @@ def find(
         state=state,
         room=usable_memory - candidate.simulated.peak_memory,
         ways=ways,
-        replayed=replay_rounds(given.loop, spec.rate()),
+        replayed=replay_rounds(given.loop, spec.rates()),
     )
 
 

@@ -152,8 +152,8 @@ class SitesRecord(Record):
     num_sites: Annotated[int | None, Of("findings.spec.count")]
     """Sites; None without a plan."""
 
-    bandwidth_bytes_per_s: Annotated[float | None, Of("findings.spec.bandwidth")]
-    """Uplink of a site; None without a plan [byte/s]."""
+    bandwidth_bytes_per_s: Annotated[float | None, Of("findings.spec.slowest")]
+    """Slowest uplink of a site; None without a plan [byte/s]."""
 
     latency_s: Annotated[float | None, Of("findings.spec.latency")]
     """One way between sites; None without a plan [s]."""
@@ -249,10 +249,16 @@ def _sentences(findings: SitesFindings) -> Iterator[str]:
                 else "no bandwidth gives 90 %, as the latency is too long."
             )
         )
-    if spec.tcp_rate(spec.latency) < spec.share * spec.bandwidth:
+    if spec.slow_uplinks:
+        alike = findings.tokens_per_day(given, spec.rate(bandwidth=spec.bandwidth))
+        yield (
+            f"The slowest uplink, {gigabits(spec.slowest)}, decides: with "
+            f"{gigabits(spec.bandwidth)} everywhere it would be {amount(alike)} a day."
+        )
+    if spec.tcp_rate(spec.latency) < spec.share * spec.slowest:
         yield (
             f"Loss holds {plural(spec.connections, 'connection')} of TCP to "
-            f"{gigabits(rate)} of {gigabits(spec.share * spec.bandwidth)}."
+            f"{gigabits(rate)} of {gigabits(spec.share * spec.slowest)}."
         )
     needs, room = findings.state.resident, max(0.0, findings.room)
     if room < needs and not spec.synchronous:
@@ -270,13 +276,15 @@ def job_facts(result: SitesResult, findings: SitesFindings) -> dict[str, str]:
     loss = f", {100 * spec.loss:g} % loss" if spec.loss else ""
     others = f", of which others leave {percent(spec.share)}" if spec.share < 1 else ""
     source = ", as given" if findings.is_measured else ""
+    slower = ", ".join(map(gigabits, sorted(spec.slow_uplinks)))
+    slow = f", slower ones {slower}" if slower else ""
     settled = "" if replayed.is_settled else "; not yet as it goes on"
     difference = replayed.round_time / findings.given.loop.round_time(spec.rate()) - 1.0
     rows = {
         "a site": f"{result.num_devices:,} {result.device_name}, {findings.plan}; "
         f"step {format_duration(findings.step_time)}{source}, "
         f"{amount(findings.tokens)} tokens",
-        "between sites": f"{gigabits(spec.bandwidth)} each way{others}, "
+        "between sites": f"{gigabits(spec.bandwidth)} each way{slow}{others}, "
         f"{format_duration(spec.latency)} one way{loss}; all-reduce in a ring",
         "parameters": amount(findings.num_parameters),
         "replay": f"{plural(replayed.num_fragments, 'synchronisation')} of "

@@ -1,13 +1,13 @@
 """The outer loop as the simulator replays it: sites, uplinks, inner steps as timers.
 
 A site is two actors: one does inner steps and outer optimizers, the other one sends the
-fragments around the ring, one after another. Each message of a ring is a flow over the
-uplink of its sender and the downlink of its receiver. Where there are many sites, one
-stands for all of them: they are alike, and its ring leads back to itself.
+fragments around the ring, one after another. The messages of a ring go in lockstep, as
+those of any collective: a flow over all uplinks and downlinks, at the rate of the
+slowest. Where there are many sites, one stands for all of them.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,20 +61,20 @@ class RoundReplay:
     """``"simpy"``, or ``"compiled"`` where there were too many events for it."""
 
 
-def replay_rounds(loop: OuterLoop, rate: float) -> RoundReplay:
+def replay_rounds(loop: OuterLoop, rates: Sequence[float]) -> RoundReplay:
     """Replay an outer loop until one synchronisation goes like the next.
 
     Parameters
     ----------
     loop
         Sites and steps.
-    rate
-        What a site sends, and receives, at most [byte/s].
+    rates
+        What each site sends, and receives, at most [byte/s].
     """
-    enough = _enough(loop, rate)
+    enough = _enough(loop, min(rates))
     most = max(LAST, MOST_MESSAGES // loop.hops)
     number = int(min(enough, most))
-    system = build_system(loop, rate, number)
+    system = build_system(loop, rates, number)
     run, engine = confirmed_run(system, ReplaySettings())
     before, last = np.diff(run.span_ends[0][-3:]).tolist()
     return RoundReplay(
@@ -99,24 +99,27 @@ def _enough(loop: OuterLoop, rate: float) -> float:
     return LAST + 2.0 * under_way + math.ceil(min(falling, 1e9))
 
 
-def build_system(loop: OuterLoop, rate: float, num_fragments: int) -> System:
-    """Return what an engine runs: two actors, three channels and two links a site."""
+def build_system(loop: OuterLoop, rates: Sequence[float], num_fragments: int) -> System:
+    """Return what an engine runs: two actors, two channels and two links a site.
+
+    And the ring's channel, whose messages leave when all sites have posted theirs.
+    """
     messages = loop.num_sites * loop.hops * num_fragments
     sites = loop.num_sites if messages <= MOST_MESSAGES else 1
     steps = num_fragments * loop.spacing + loop.delay + 1
     horizon = steps * loop.step_time + num_fragments * (
-        loop.optimizer_time + loop.all_reduce_time(rate)
+        loop.optimizer_time + loop.all_reduce_time(min(rates))
     )
     tick = tick_for(horizon + 1.0)
     site = np.arange(sites)
     nothing = np.full(sites, NONE)
-    go, ring, done = site, sites + site, 2 * sites + site
+    go, done, ring = site, sites + site, np.full(sites, 2 * sites)
     trainer = np.stack([go, nothing, nothing, done], axis=1)
-    stream = np.stack([go, ring, np.roll(ring, 1), done], axis=1)
-    # Uplinks, then downlinks; only rings cross any.
-    crossed = np.stack([site, sites + (site + 1) % sites], axis=1)
-    indptr = np.concatenate([np.zeros(sites), 2 * np.arange(sites + 1)])
-    indptr = np.concatenate([indptr, np.full(sites, 2 * sites)]).astype(np.int64)
+    stream = np.stack([go, ring, ring, done], axis=1)
+    # Uplinks, then downlinks; only the ring, the last channel, crosses any.
+    indptr = np.zeros(2 * sites + 2, np.int64)
+    indptr[-1] = 2 * sites
+    capacity = np.array(rates if sites == loop.num_sites else (min(rates),))
     part = loop.num_bytes / (loop.fragments * loop.num_sites)
     return System(
         programs=(
@@ -125,13 +128,13 @@ def build_system(loop: OuterLoop, rate: float, num_fragments: int) -> System:
         ),
         program=np.tile([0, 1], sites),
         ports=np.stack([trainer, stream], axis=1).reshape(2 * sites, 4),
-        num_sources=np.ones(3 * sites, np.int64),
-        latency=quantise(np.repeat([0.0, loop.latency, 0.0], sites), tick),
-        num_bytes=np.repeat([0.0, part, 0.0], sites),
-        incidence=Incidence(indptr, crossed.ravel(), np.ones(2 * sites)),
-        capacity=np.full(2 * sites, rate),
+        num_sources=np.append(np.ones(2 * sites, np.int64), sites),
+        latency=quantise(np.append(np.zeros(2 * sites), loop.latency), tick),
+        num_bytes=np.append(np.zeros(2 * sites), part),
+        incidence=Incidence(indptr, np.arange(2 * sites), np.ones(2 * sites)),
+        capacity=np.tile(capacity, 2),
         tick=tick,
-        num_recorded=3 * sites,
+        num_recorded=2 * sites + 1,
     )
 
 

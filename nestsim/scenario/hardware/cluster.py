@@ -27,6 +27,7 @@ from topologies.accelerators import (
     accelerator_names,
     usual_host,
 )
+from topologies.circuits import OpticalSpec
 from topologies.degrade import Degradation, SlowDevice, SlowFraction, SlowLinks
 from topologies.errors import InputError, located
 from topologies.joined_specs import NetworkSpec
@@ -290,6 +291,14 @@ class ClusterTable(Table):
     ] = ()
     """What happens to links in the middle of the step: `nestsim simulate` says what the
     step takes with and without; other commands do not read it."""
+
+    optical: Annotated[
+        OpticalSpec | None,
+        Examples({"level": "leaf", "ports": 4, "reconfiguration_time": "25 ms"}),
+    ] = None
+    """Switches that are optical circuit switches: `nestsim simulate` says what the step
+    takes with circuits; other commands do not read it. Left out, all pass on
+    packets."""
 
     def checked_accelerator(self) -> Accelerator:
         """Return the device for the estimators."""

@@ -250,6 +250,76 @@ def test_rounds_of_accumulation_in_a_pipeline_are_an_assumption() -> None:
     assert "2 rounds" in job.assumptions[0]
 
 
+# As `llama3_torchft_debugmodel` of torchtitan's experiments/torchft has it (main,
+# 2026), with three replica groups.
+DILOCO = {
+    "enable": True,
+    "semi_sync_method": "diloco",
+    "process_group": "nccl",
+    "group_size": 3,
+    "sync_steps": 10,
+    "num_fragments": 2,
+}
+LISTED = [["tok_embeddings", "layers.0"], ["layers.1"], ["norm", "output"]]
+
+
+def read_sites(dtype: str = "float32", **given: Any) -> dict[str, Any]:
+    job = read_text(
+        toml(
+            training={"local_batch_size": 2, "global_batch_size": 96, "dtype": dtype},
+            parallelism={"data_parallel_shard_degree": 8},
+            fault_tolerance={**DILOCO, **given},
+        )
+    )
+    # An instance has a third of the batch, and the options come back.
+    assert job.tables["training"]["global_batch_size"] == 32
+    assert job.tables["launch"]["options"]["fault_tolerance.group_size"] == 3
+    assert imported_scenario(job, PATH, origin="a file").scenario.sites is not None
+    table = dict(job.tables["sites"])
+    assert [table.pop(key) for key in ("count", "bandwidth", "latency")] == [
+        3,
+        "10 Gbit/s",
+        "30 ms",
+    ]
+    return table
+
+
+def test_replica_groups_of_torchft_are_sites() -> None:
+    usual = {"sync_every": 10, "compression": 32, "fragments": 2, "delay": 0}
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({}, usual),
+        ({"dtype": "bfloat16"}, usual | {"compression": 16}),
+        ({"should_quantize": True}, usual | {"compression": 8}),
+        ({"fragment_sync_delay": 4}, usual | {"delay": 4}),
+        (
+            {"module_fqns_per_model_fragment": LISTED, "sync_steps": 30},
+            usual | {"sync_every": 30, "fragments": 3},
+        ),
+        (
+            {"semi_sync_method": "local_sgd", "should_quantize": True},
+            {"sync_every": 10, "compression": 32, "outer_optimizer": "average"},
+        ),
+        ({"semi_sync_method": ""}, {"synchronous": True}),
+    ]
+    with failures.collected() as case:
+        for given, expected in cases:
+            with case(given):
+                assert read_sites(**given) == expected
+
+
+def test_a_command_line_says_the_same_of_torchft() -> None:
+    words = (
+        "torchrun --nproc_per_node=8 -m torchtitan.train --module torchft.llama3 "
+        "--config llama3_8b --parallelism.data_parallel_shard_degree 8 "
+        "--fault_tolerance.enable --fault_tolerance.group_size 2 "
+        "--fault_tolerance.semi_sync_method diloco --fault_tolerance.sync_steps 20 "
+        "--fault_tolerance.num_fragments 4 --fault_tolerance.fragment_sync_delay 1"
+    )
+    table = read_text(words, "train.sh").tables["sites"]
+    assert (table["count"], table["sync_every"]) == (2, 20)
+    assert (table["fragments"], table["delay"]) == (4, 1)
+
+
 REFUSED = [
     ({"parallelism": {"tensor_paralel_degree": 8}}, "tensor_parallel_degree"),
     ({"parallelism": {"tensor_parallel_degree": "8"}}, "a whole number"),
@@ -264,7 +334,11 @@ REFUSED = [
     ({"activation_checkpoint": {"selective_ac_option": "some"}}, "op"),
     ({"activation_checkpoint": {"selective_ac_option": "0"}}, "op"),
     ({"optimizer": {"name": "Lion"}}, "AdamW"),
-    ({"fault_tolerance": {"enable": True}}, "false"),
+    ({"fault_tolerance": {"enable": True}}, "2 or more"),
+    ({"fault_tolerance": DILOCO | {"semi_sync_method": "heloco"}}, "local_sgd"),
+    ({"fault_tolerance": DILOCO | {"num_fragments": 3}}, "less delay"),
+    ({"fault_tolerance": DILOCO | {"fragment_sync_delay": 5}}, "less delay"),
+    ({"fault_tolerance": DILOCO, "training": {"global_batch_size": 8}}, "8 x 24"),
     ({"quantized": {"enable": True}}, "torchtitan"),
     (
         {

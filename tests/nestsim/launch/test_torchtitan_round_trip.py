@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,17 @@ from nestsim.launch.formats.torchtitan.writing import (
     write_torchtitan,
 )
 from nestsim.launch.job import RANK_MAP, LaunchFiles, LaunchJob
+from nestsim.launch.read import imported_scenario
+from nestsim.scenario.editing import toml_text
 from nestsim.scenario.load import Scenario
 from planner.plans.spec import PlanSpec
 from tests import failures
 from tests.nestsim.launch.torchtitan_jobs import (
     DENSE,
     EXPERTS,
+    PATH,
     read_back,
+    read_text,
     small_job,
     text_of,
 )
@@ -346,3 +351,38 @@ def test_ranks_out_of_order_are_listed_with_their_devices() -> None:
     # Rank 1 is the second replica of the first stage: device 2, behind the second
     # stage of the first replica.
     assert "\n1,0,2\n" in text_of(files, RANK_MAP)
+
+
+@failures.over(
+    ("changes", "written"),
+    [
+        ({}, {}),
+        ({"sites.count": 4}, {"group_size": 4}),
+        ({"sites.outer_optimizer": "average"}, {"semi_sync_method": "local_sgd"}),
+    ],
+)
+def test_replica_groups_come_back_as_sites_have_them(changes, written) -> None:
+    """With the batch of all groups, of which a site has its share."""
+    groups = {"enable": True, "group_size": 3, "semi_sync_method": "diloco"}
+    groups |= {"sync_steps": 10, "num_fragments": 2}
+    document = {
+        "model": {"name": "llama3", "flavor": "8B"},
+        "training": {"seq_len": 8192, "global_batch_size": 192},
+        "parallelism": {"data_parallel_shard_degree": 8},
+        "fault_tolerance": groups,
+    }
+    imported = read_text(toml_text(document))
+    scenario = imported_scenario(imported, PATH, origin="a file").scenario
+    if "sites.outer_optimizer" in changes:
+        changes |= {"sites.fragments": 1}
+    scenario = scenario.replace(changes)
+    files = write_torchtitan(LaunchJob.of(scenario))
+    # What was changed since is a gap, and nothing else.
+    gaps = [gap.setting for gap in files.gaps if "fault_tolerance" in gap.setting]
+    assert gaps == [f"fault_tolerance.{name}" for name in written]
+    options = tomllib.loads(text_of(files, TOML_FILE))
+    assert options["fault_tolerance"].items() >= {"enable": True, **written}.items()
+    assert options["training"]["global_batch_size"] == 64 * scenario.sites.count
+    assert read_text(text_of(files, TOML_FILE)).tables["sites"].items() <= (
+        scenario.document()["sites"].items()
+    )

@@ -86,7 +86,9 @@ def tables_of(
             plan[f"offload_{part}"] = 1.0
     training = {"global_batch_size": batch, **_training(options)}
     _assume_others(options, training)
+    sites = _sites(options)
     return {
+        **({"sites": sites} if sites else {}),
         "training": training,
         "software": {"preset": "torchtitan", **_software(options, plan)},
         "plan": plan,
@@ -129,10 +131,6 @@ class TitanDegrees(NamedTuple):
                 "data_parallel_replicate_degree",
             )
         )
-        if options.flag("fault_tolerance.enable"):
-            raise options.value("fault_tolerance.enable").error(
-                "has groups of replicas that come and go, which no plan has", "false"
-            )
         name = "parallelism.data_parallel_shard_degree"
         shard = options.whole(name, least=-1)
         others = tp * cp * pp * replicate
@@ -207,15 +205,69 @@ def _batch(options: TitanOptions, sizes: TitanDegrees) -> int:
     name = "training.global_batch_size"
     local = options.whole("training.local_batch_size")
     batch = options.whole(name, least=-1)
-    per_round = local * sizes.dp
+    per_round, groups = local * sizes.dp, _replica_groups(options)
     if batch <= 0:
         return per_round
-    if batch % per_round:
+    if batch % (per_round * groups):
         raise options.value(name).error(
             "is no multiple of local batch size x data-parallel degree",
-            f"a multiple of {local} x {sizes.dp}",
+            f"a multiple of {local} x {sizes.dp * groups}",
         )
-    return batch
+    return batch // groups
+
+
+def _replica_groups(options: TitanOptions) -> int:
+    """Return how many instances of the job train together through torchft."""
+    if not options.flag("fault_tolerance.enable"):
+        return 1
+    groups = options.whole("fault_tolerance.group_size", least=0)
+    if groups < 2:
+        raise options.value("fault_tolerance.group_size").error(
+            "is no number of replica groups that train together", "2 or more"
+        )
+    return groups
+
+
+def _sites(options: TitanOptions) -> Settings:
+    """Return the table [sites] of replica groups that meet through torchft.
+
+    One instance of the job is a site. Steps, fragments and delay are those of torchft's
+    ``DiLoCo``; its sums are quantised to 8 bits (``allreduce_quantized``).
+    """
+    groups = _replica_groups(options)
+    if groups == 1:
+        return {}
+    options.assume(
+        "Each replica group is a site: between them are 10 Gbit/s and 30 ms one way."
+    )
+    table: Settings = {"count": groups, "bandwidth": "10 Gbit/s", "latency": "30 ms"}
+    if options.value("fault_tolerance.semi_sync_method").raw in (None, ""):
+        return {**table, "synchronous": True}
+    optimizer = options.meaning("fault_tolerance.semi_sync_method")
+    steps = options.whole("fault_tolerance.sync_steps")
+    wide = options.choice("training.dtype") != "bfloat16"
+    table |= {"sync_every": steps, "compression": 32 if wide else 16}
+    if optimizer != "nesterov":
+        return {**table, "outer_optimizer": optimizer}
+    options.assume(
+        "Devices hold the outer optimizer's copy of the parameters; torchft has it in "
+        "the hosts' memory."
+    )
+    listed = options.value("fault_tolerance.module_fqns_per_model_fragment")
+    parts = len(listed.array(most=100_000)) if listed.raw else 0
+    fragments = parts or options.whole("fault_tolerance.num_fragments")
+    delay = options.whole("fault_tolerance.fragment_sync_delay", least=0)
+    if steps % fragments or delay >= steps // fragments:
+        raise Value(
+            f"{steps} steps, {fragments} fragments, a delay of {delay}",
+            "fault_tolerance.sync_steps",
+        ).error(
+            "the steps do not go with fragments and delay",
+            "a multiple of the fragments, and less delay than steps for each",
+        )
+    if options.flag("fault_tolerance.should_quantize"):
+        table["compression"] = 8
+    return {**table, "fragments": fragments, "delay": delay}
 
 
 def _micro_batch(options: TitanOptions, sizes: TitanDegrees) -> int:

@@ -244,7 +244,7 @@ def _typed(name: str, text: str, where: str) -> Value:
     default = titan.OPTIONS[name].default
     if isinstance(default, bool):
         raw: Any = {"": True, "true": True, "false": False}.get(text.lower(), text)
-    elif name == "parallelism.module_fqns_per_model_part":
+    elif ".module_fqns_per_model_" in name:
         raw = [part.split(",") for part in text.split()]
     elif isinstance(default, list):
         raw = re.split(r"[ ,]+", text)

@@ -208,12 +208,14 @@ def write_torchtitan(job: LaunchJob) -> LaunchFiles:
     in_toml = {**_model_options(job, flavor), **values}
     if every := every_nth(job):
         in_toml |= zip(titan.EVERY_NTH, ("selective", every), strict=True)
+    in_toml |= _together(job, values, titan.TOML_FORMAT)
+    in_script = values | _together(job, values, titan.COMMAND_FORMAT)
     back, changes = of_version(job, in_toml, titan.TOML_FORMAT)
-    behind, others = of_version(job, values, titan.COMMAND_FORMAT)
+    behind, others = of_version(job, in_script, titan.COMMAND_FORMAT)
     gaps += [*changes, *others, *elsewhere(job)]
     files: dict[str, str | bytes] = {
         TOML_FILE: _toml(job, in_toml | back),
-        SCRIPT_FILE: _script(job, flavor, values | behind),
+        SCRIPT_FILE: _script(job, flavor, in_script | behind),
     }
     if flavor is None and titan.has_arguments(job.model):
         files[titan.TRAIN_FILE] = titan.train_file(job.model)
@@ -492,6 +494,36 @@ def _command_options(values: Mapping[str, Any]) -> list[str]:
 def _listed(names: Sequence[str]) -> str:
     """Return the modules of a part; the head has another name since 0.3."""
     return ",".join("lm_head" if name == "output" else name for name in names)
+
+
+def _together(job: LaunchJob, values: Settings, format_name: str) -> Settings:
+    """Return what joins replica groups, of a job whose import has them; else nothing.
+
+    With the batch of all of them.
+    """
+    sites, carried = job.scenario.sites, carried_options(job, format_name) or {}
+    if sites is None or carried.get("fault_tolerance.enable") is not True:
+        return {}
+    batch = "training.global_batch_size"
+    table: Settings = {
+        "fault_tolerance.enable": True,
+        "fault_tolerance.group_size": sites.count,
+        batch: values[batch] * sites.count,
+    }
+    if sites.synchronous:
+        return table
+    method = "fault_tolerance.semi_sync_method"
+    table |= {
+        method: titan.OPTIONS[method].word(sites.outer_optimizer),
+        "fault_tolerance.sync_steps": sites.sync_every,
+    }
+    if sites.outer_optimizer == "nesterov":
+        table |= {
+            "fault_tolerance.num_fragments": sites.fragments,
+            "fault_tolerance.fragment_sync_delay": sites.delay,
+            "fault_tolerance.should_quantize": sites.compression <= 8,
+        }
+    return table
 
 
 def of_version(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tomli
 
+import nestsim
 from nestsim.cli import main
 from nestsim.features.jitter.fit import fit_jitter, fit_toml
 from nestsim.features.jitter.step_times import StepTimes, read_step_times
@@ -83,6 +84,11 @@ def test_the_command_prints_a_table_that_a_scenario_takes(tmp_path, capsys):
     assert tables["cluster"]["degraded"]["slow_devices"][0]["device"] == 7
     assert main(["jitter-fit", str(file), "--json", "-q"]) == 0
     record = json.loads(capsys.readouterr().out)
+    report = nestsim.jitter_fit(file)
+    assert report.to_dict() == record
+    assert report.to_toml() == output.read_text("utf-8")
+    assert report.to_frame()["rank"].tolist() == [7]
+    assert report.facts()["always_slow"] == [7]
     assert record["toml"].split("\n")[1:] == fit_toml(fit_jitter(times)).split("\n")[1:]
 
 

@@ -13,6 +13,7 @@ from nestsim.scenario.sites import SitesSpec
 from nestsim.simulator.compiled import simulate_compiled
 from nestsim.simulator.simpy_engine import simulate
 from nestsim.simulator.system import is_same_run
+from topologies.errors import InputError
 
 ROUNDS = 400
 
@@ -69,11 +70,17 @@ def test_it_is_the_recurrence_in_the_long_run(drawn):
     assert loop.round_time(rate) == pytest.approx(recurrence(loop, rate), rel=1e-9)
 
 
-@given(loops())
+@given(loops(), st.data())
 @settings(max_examples=40, deadline=None)
-def test_simpy_confirms_it(drawn):
+def test_simpy_confirms_it_whichever_uplinks_are_faster_than_the_slowest(drawn, data):
     loop, rate = drawn
-    replayed = replay_rounds(loop, rate)
+    factors = st.lists(
+        st.sampled_from([1.0, 1.0, 1.5, 40.0]),
+        min_size=loop.num_sites - 1,
+        max_size=loop.num_sites - 1,
+    )
+    rates = [rate, *(factor * rate for factor in data.draw(factors))]
+    replayed = replay_rounds(loop, data.draw(st.permutations(rates)))
     assert replayed.engine == "simpy"
     assert replayed.is_settled
     assert replayed.round_time == pytest.approx(loop.round_time(rate), rel=1e-9)
@@ -90,10 +97,10 @@ def test_both_engines_replay_it_alike_and_one_site_stands_for_all():
         delay=1,
         optimizer_time=0.1,
     )
-    system = build_system(loop, 1e9, 6)
+    system = build_system(loop, [1e9] * 5, 6)
     assert is_same_run(simulate(system), simulate_compiled(system))
     many = replace(loop, num_sites=900)
-    alone = replay_rounds(many, 1e12)
+    alone = replay_rounds(many, [1e12] * 900)
     assert alone.num_actors == 1
     assert alone.round_time == pytest.approx(many.round_time(1e12), rel=1e-9)
 
@@ -132,7 +139,7 @@ def test_a_replay_that_is_too_short_says_so():
         fragments=1_000_000,
         delay=900_000,
     )
-    replayed = replay_rounds(loop, 1.0)
+    replayed = replay_rounds(loop, [1.0] * 1000)
     assert not replayed.is_settled
     assert replayed.num_actors == 1
 
@@ -141,6 +148,16 @@ def test_a_ring_of_two_sends_each_byte_once():
     loop = OuterLoop(num_sites=2, step_time=1.0, num_bytes=8e9, latency=0.03)
     assert loop.bytes_sent == 8e9
     assert loop.all_reduce_time(1e9) == pytest.approx(8.06)
+
+
+def test_the_slowest_uplink_decides_and_each_has_its_own_rate():
+    spec = SitesSpec(
+        count=4, bandwidth=8e9, latency=0.0, share=0.5, slow_uplinks=(3e9, 1e9)
+    )
+    assert (spec.slowest, spec.rate()) == (1e9, 0.5e9)
+    assert spec.rates() == (4e9, 4e9, 1.5e9, 0.5e9)
+    with pytest.raises(InputError, match="more uplinks"):
+        replace(spec, count=2, slow_uplinks=(1e9,) * 3)
 
 
 def test_tcp_is_as_fast_as_mathis_has_it():

@@ -11,6 +11,7 @@ from nestsim.cli import main
 from nestsim.document.html import page_html
 from nestsim.document.parts import Document
 from nestsim.document.terminal import plain_text, print_document
+from nestsim.document.wording import amount
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.job import price_table_plan
 from nestsim.features.sites.document import sites_document
@@ -132,9 +133,24 @@ def test_loss_is_said_to_hold_tcp_back(scenario) -> None:
     assert "Loss holds 1 connection of TCP to 3.576 Mbit/s of 1 Gbit/s" in text
 
 
+def test_the_slowest_uplink_is_said_to_decide(scenario) -> None:
+    """All is as if every site had it; beside it stands what it would be otherwise."""
+    slow = nestsim.sites(scenario.replace({"sites.slow_uplinks": ["0.5 Gbit/s"]}))
+    narrow = nestsim.sites(scenario.replace({"sites.bandwidth": "0.5 Gbit/s"}))
+    wide = nestsim.sites(scenario)
+    assert slow.facts() == narrow.facts()
+    assert slow.to_dict()["ways"] == narrow.to_dict()["ways"]
+    text = " ".join(shown(sites_document(slow.to_dict())).split())
+    alike = wide.result.findings.tokens_per_day(wide.result.findings.given)
+    decides = "The slowest uplink, 500 Mbit/s, decides: with 1 Gbit/s everywhere"
+    assert f"{decides} it would be {amount(alike)} a day." in text
+    assert "1 Gbit/s each way, slower ones 500 Mbit/s" in text
+
+
 @pytest.mark.parametrize(
     ("changed", "where", "expected"),
     [
+        ({"sites.slow_uplinks": ["1 B/s"] * 9}, "sites.slow_uplinks", "at most "),
         ({"sites.fragments": 3}, "sites.fragments", "e.g. 2"),
         ({"sites.delay": 20}, "sites.delay", "at most 19"),
         ({"sites.synchronous": True}, "sites.sync_every", "synchronous"),

@@ -6,6 +6,7 @@ from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
 from nestsim.scenario import model
 from nestsim.scenario.base import is_table, settings
+from nestsim.scenario.sites import SitesSpec
 from nestsim.scenario.software import SoftwareTable
 from planner.frameworks.framework import PRESETS
 from planner.frameworks.options import option_table
@@ -24,6 +25,7 @@ SETTINGS = {
         for name in settings(kind)
     },
     "cluster": {"accelerator", "num_devices"},
+    "sites": {field.name for field in fields(SitesSpec)},
 }
 TABLES = {
     "torchtitan": option_table("torchtitan"),
