@@ -412,7 +412,7 @@ def is_narrow(operator: TracedOperator) -> bool:
     """Return whether a product may run in a narrow format."""
     if operator.operation != "linear" or operator.sharding.startswith("adapter"):
         return False
-    return operator.sharding not in {"", "vocab"}
+    return operator.sharding not in {"", "vocab", "conditioning"}
 
 
 def kept_parts(layer: TracedLayer, *, gated: bool) -> list[tuple[bool, ...]]:

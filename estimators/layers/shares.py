@@ -140,6 +140,7 @@ def device_shares(
     load = busiest_load(spec, degrees, kept=kept)
     tensors = {
         "whole": ExactShare(b, cp),
+        "conditioning": ExactShare(b, 1),
         "sequence": ExactShare(b, cp * tp if sp else cp),
         "tensor": ExactShare(b, cp * tp),
         "groups": ExactShare(b, cp * groups),
@@ -214,6 +215,7 @@ def _product_shares(
     )
     return {
         "": ProductShare(tensors["sequence"], all_of, all_of, all_of),
+        "conditioning": ProductShare(tensors["conditioning"], all_of, all_of, all_of),
         "column": ProductShare(rows, split, all_of, all_of),
         "qkv": ProductShare(rows, qkv, all_of, all_of),
         "vocab": ProductShare(rows, parameters["vocab"], all_of, all_of),
@@ -307,10 +309,14 @@ def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     # Ranks of a causal ring take one early and one late chunk each, to be equally
     # busy (Megatron-LM's context parallelism).
     parts *= 2 if cp > 1 and spec.causal else 1
-    for name in ("sequence_length", "decoder_sequence_length"):
-        if getattr(spec, name) % parts:
+    for name, tokens in (
+        ("sequence_length", spec.sequence_length),
+        ("decoder_sequence_length", spec.decoder_sequence_length),
+        ("text_tokens", spec.diffusion.text_tokens if spec.diffusion else 0),
+    ):
+        if tokens % parts:
             return (
-                f"{name} {getattr(spec, name)} does not split into the {parts} "
+                f"{name} {tokens} does not split into the {parts} "
                 f"parts that context_parallel_size {cp} and tensor_model_parallel_size "
                 f"{tp} ask for"
             )

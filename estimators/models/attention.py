@@ -341,7 +341,7 @@ class SelfAttention(nn.Module):
         self.linear_qkv = QKVParallelLinear(spec)
         self.query_norm: nn.Module | None
         self.key_norm: nn.Module | None
-        self.query_norm, self.key_norm = _query_key_norms(spec)
+        self.query_norm, self.key_norm = query_key_norms(spec)
         self.rotary = (
             RotaryEmbedding(spec.kv_channels, percent=spec.rotary_percent)
             if rotary
@@ -379,7 +379,7 @@ class SelfAttention(nn.Module):
         return query, key, value
 
 
-def _query_key_norms(
+def query_key_norms(
     spec: TransformerSpec,
 ) -> tuple[nn.Module, nn.Module] | tuple[None, None]:
     """Return the norms of queries and keys: of each head, or of all heads together."""

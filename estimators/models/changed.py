@@ -50,6 +50,46 @@ def with_sequence_length(
     return replace(checked, max_position_embeddings=rows)
 
 
+def with_picture(
+    spec: TransformerSpec, image_pixels: Sequence[int], frames: int = 0
+) -> TransformerSpec:
+    """Return the same diffusion transformer for pictures of another size, or films.
+
+    Parameters
+    ----------
+    spec
+        A diffusion transformer, if anything is given.
+    image_pixels
+        Height and width, or both in one number; none for as they were [pixel].
+    frames
+        Pictures of a film; 0 for as they were.
+
+    Raises
+    ------
+    InputError
+        If the model is another, or tokens do not fill what is given.
+    """
+    if not image_pixels and not frames:
+        return spec
+    diffusion = spec.diffusion
+    if diffusion is None:
+        raise InputError(
+            "belongs to diffusion transformers",
+            where="frames" if frames else "image_pixels",
+            got=frames or list(image_pixels),
+            expected="to be left out",
+        )
+    diffusion = replace(
+        diffusion,
+        image_pixels=tuple(image_pixels) or diffusion.image_pixels,
+        frames=frames or diffusion.frames,
+    )
+    length = diffusion.sequence_length
+    return replace(
+        spec, diffusion=diffusion, sequence_length=length, max_position_embeddings=0
+    )
+
+
 def with_num_layers(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
     """Return the same model at another depth: its first blocks, where they differ.
 

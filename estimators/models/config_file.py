@@ -240,4 +240,6 @@ def read_config(file: Path) -> ConfigFile:
             got=type(values).__name__,
             expected='an object, e.g. {"model_type": "llama", ...}',
         )
+    if isinstance(values.get("_class_name"), str):  # diffusers' files have no type
+        values = {"model_type": values["_class_name"], **values}
     return ConfigFile(values)

@@ -43,7 +43,15 @@ from estimators.models.attention import (
     build_unturned_attention,
     build_window_attention,
 )
-from estimators.models.convolution_mixers import SelectiveMixer, ShortConvolution
+from estimators.models.diffusion import DIFFUSION_FAMILY
+from estimators.models.diffusion_blocks import (
+    DiffusionEmbedding,
+    DiffusionHead,
+    beside_hidden,
+    build_diffusion_block,
+    embedding_inputs,
+    head_inputs,
+)
 from estimators.models.encoders import (
     BertBlock,
     BertEmbedding,
@@ -59,6 +67,7 @@ from estimators.models.hyper_connections import (
 )
 from estimators.models.layers import (
     MLP,
+    Concatenation,
     CrossEntropy,
     MambaMixer,
     MoELayer,
@@ -74,6 +83,8 @@ from estimators.models.linear_attention import (
     GatedDeltaNet,
     KimiDeltaAttention,
     LightningAttention,
+    SelectiveMixer,
+    ShortConvolution,
 )
 from estimators.models.sparse_attention import SparseLatentAttention
 from estimators.models.spec import (
@@ -383,18 +394,6 @@ class LaterTokenEmbedding(VocabParallelEmbedding):
         return super().forward(tokens.roll(-self.ahead, -1))
 
 
-class Concatenation(nn.Module):
-    """Put tensors side by side along one axis."""
-
-    def __init__(self, axis: int) -> None:
-        super().__init__()
-        self.axis = axis
-
-    def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return both as one tensor."""
-        return torch.cat((first, second), self.axis)
-
-
 class MultiTokenPrediction(nn.Module):
     """One depth: two norms, a projection, a block, a norm."""
 
@@ -509,6 +508,12 @@ FAMILIES: Mapping[str, ModelFamily] = MappingProxyType(
         ),
         "t5": ModelFamily(block=build_t5_block),
         "vit": ModelFamily(embedding=VisionEmbedding, head=ClassificationHead),
+        DIFFUSION_FAMILY: ModelFamily(
+            embedding=DiffusionEmbedding,
+            block=build_diffusion_block,
+            final_norm=None,
+            head=DiffusionHead,
+        ),
     }
 )
 """`TransformerSpec.family` -> builders of its layers."""
@@ -525,8 +530,10 @@ def example_inputs(
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Return one sequence of ids for the embedding, and labels for the head.
 
-    A vision transformer's is one image.
+    A vision transformer's is one image, a diffusion transformer's latents and noise.
     """
+    if spec.diffusion:
+        return embedding_inputs(spec, device), head_inputs(spec, device)
     tokens = torch.zeros(1, spec.sequence_length, dtype=torch.long, device=device)
     if spec.family == "bert":
         return (tokens, tokens), (tokens, tokens[:, 0])
@@ -546,6 +553,8 @@ def block_inputs(
 ) -> tuple[Tensor, ...]:
     """Return what a block of some kind takes for one sequence, hidden states first."""
     hidden = _hidden_states(spec, spec.entering_tokens(kind), device)
+    if spec.diffusion:
+        return hidden, *beside_hidden(spec, kind, device)
     heads, tokens = spec.num_attention_heads, hidden.shape[1]
     bias = torch.zeros(1, heads, tokens, tokens, device=device)
     if kind == ENCODER_BLOCK:

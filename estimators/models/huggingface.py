@@ -35,6 +35,7 @@ from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from estimators.models.changed import (
+    with_picture,
     with_sequence_length,
 )
 from estimators.models.config_file import ConfigFile, read_config
@@ -335,6 +336,7 @@ def load_huggingface(
     sequence_length: int | None = None,
     images: int = 0,
     image_pixels: Sequence[int] = (),
+    frames: int = 0,
 ) -> TransformerSpec:
     """Read a ``config.json``.
 
@@ -348,7 +350,9 @@ def load_huggingface(
     images, image_pixels
         Pictures, or tiles of them, of each sequence, whose tokens are among its own,
         and their height and width [pixel]; without pictures the vision tower is left
-        out.
+        out. Without `images`, the size of what a diffusion transformer makes.
+    frames
+        Pictures of a film that a diffusion transformer makes.
 
     Raises
     ------
@@ -364,6 +368,8 @@ def load_huggingface(
             notices().remark(f"note: {file.name}: {sentence}")
         if sequence_length is not None:
             spec = with_sequence_length(spec, sequence_length)
+        if spec.diffusion is not None or frames:
+            return with_picture(spec, image_pixels, frames)
         if image_pixels and not images:
             raise InputError(
                 "belongs to pictures",

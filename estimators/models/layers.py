@@ -202,6 +202,18 @@ class MLP(nn.Module):
         return output
 
 
+class Concatenation(nn.Module):
+    """Put tensors side by side along one axis."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return both as one tensor."""
+        return torch.cat((first, second), self.axis)
+
+
 class CrossEntropy(nn.Module):
     """Loss in fp32 over a vocabulary that may be split (Megatron-LM's)."""
 

@@ -65,6 +65,7 @@ from estimators.models.changed import (
     with_sequence_length,
     with_windows,
 )
+from estimators.models.diffusion import DIFFUSION_FAMILY, diffusion_words
 from estimators.models.limits import MAX_LAYERS
 from estimators.models.spec import (
     DENSE_BLOCK,
@@ -136,6 +137,8 @@ def build_spec(words: Mapping[str, Any]) -> TransformerSpec:
         word.
     """
     given = {**family_words()[words["family"]], **words}
+    if given["family"] == DIFFUSION_FAMILY:
+        return TransformerSpec(**diffusion_words(given))
     if given["family"] == "vit":
         patches = given["image_size"] // given["patch_size"]
         given.setdefault("sequence_length", patches**2 + 1)

@@ -323,6 +323,8 @@ def check_together(spec: Any, pattern: Sequence[str]) -> None:
     without = spec.family in {"bert", "t5", "vit"} or not spec.causal
     _refuse_if(spec.mtp_num_layers > 0 and without, spec, "depths")
     _check_tensors(spec)
+    if spec.diffusion is not None:
+        spec.diffusion.check(spec)
 
 
 def _check_positions(spec: Any) -> None:
@@ -608,7 +610,7 @@ def _check_documents(spec: Any) -> None:
     """Refuse lengths of documents that are not all said, or that nothing reads."""
     kind, fused = spec.documents, spec.attention_implementation == "flash"
     _refuse_if(kind != "whole" and not fused, spec, "plain_documents")
-    plain = spec.family in {"vit", "t5"} and kind != "whole"
+    plain = spec.family in {"vit", "t5", "diffusion"} and kind != "whole"
     _refuse_if(plain, spec, "no_documents")
     scans = (spec.has_mamba or spec.selective_width) and kind != "whole"
     _refuse_if(scans, spec, "scanned_documents")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
+from estimators.models.diffusion import Diffusion
 from estimators.models.document_lengths import histogram
 from estimators.models.layer_loads import LayerLoads
 from estimators.models.limits import (
@@ -40,11 +41,9 @@ from estimators.models.limits import (
 from estimators.models.vision import VisionTower
 from topologies.settings import Derived, Examples, NameChoice, Spec
 
-DENSE_BLOCK = "attention+dense"
-"""Kind of a block with attention and a feed-forward layer that all tokens use."""
-
-EXPERT_BLOCK = "attention+experts"
-"""Kind of a block with attention and routed experts."""
+DENSE_BLOCK, EXPERT_BLOCK = "attention+dense", "attention+experts"
+"""Kinds of a block with attention, and a feed-forward layer that all tokens use, or
+routed experts."""
 
 SHORTCUT_BLOCK = "attention+dense+experts"
 """Kind of two blocks with attention and a feed-forward layer each, and experts beside
@@ -56,7 +55,9 @@ FIRST_ENCODER_BLOCK, ENCODER_BLOCK = "first encoder", "encoder"
 FIRST_DECODER_BLOCK, DECODER_BLOCK = "first decoder", "decoder"
 """Kinds of the blocks of a decoder that reads what an encoder made."""
 
-FAMILIES = ("gpt", "llama", "mixtral", "mamba", "bert", "t5", "vit", "module")
+FAMILIES = (
+    *("gpt", "llama", "mixtral", "mamba", "bert", "t5", "vit", "diffusion", "module"),
+)
 """Families of models; the last one is that of users' own modules."""
 
 
@@ -468,6 +469,9 @@ class TransformerSpec(Spec):
     vision: Annotated[VisionTower | None, Derived()] = None
     """The tower that makes tokens of a sequence's pictures; None without pictures."""
 
+    diffusion: Annotated[Diffusion | None, Derived()] = None
+    """What a diffusion transformer has beside blocks; None for other models."""
+
     whole_because: Annotated[str, Derived()] = ""
     """Why no tensor-parallel group can split a user's own module; empty if one can."""
 
@@ -489,10 +493,7 @@ class TransformerSpec(Spec):
         check_latent(self)
         if self.kv_lora_rank:
             self._resolve("v_head_dim", self.kv_channels)
-        self._resolve_mamba()
-        if self.has_delta_nets:
-            for name, default in LINEAR_SIZES.items():
-                self._resolve(name, default)
+        self._resolve_mixers()
         if self.has_decoder:
             self._resolve("decoder_sequence_length", self.sequence_length)
         check_together(self, self._own_pattern())
@@ -507,12 +508,14 @@ class TransformerSpec(Spec):
         if getattr(self, name) == 0:
             object.__setattr__(self, name, default)
 
-    def _resolve_mamba(self) -> None:
-        if not self.has_mamba:
-            return
-        for name, default in MAMBA_SIZES.items():
+    def _resolve_mixers(self) -> None:
+        sizes = dict(LINEAR_SIZES) if self.has_delta_nets else {}
+        sizes |= MAMBA_SIZES if self.has_mamba else {}
+        for name, default in sizes.items():
             self._resolve(name, default)
-        self._resolve("mamba_num_heads", 2 * self.hidden_size // self.mamba_head_dim)
+        if self.has_mamba:
+            width = 2 * self.hidden_size
+            self._resolve("mamba_num_heads", width // self.mamba_head_dim)
 
     def _own_pattern(self) -> tuple[str, ...]:
         """Return the blocks that an encoder and decoder with this pattern would have.
@@ -581,16 +584,13 @@ class TransformerSpec(Spec):
     @property
     def last_block_kind(self) -> str:
         """Kind of the last block, and of those of multi-token prediction."""
-        if self.block_pattern:
-            return self.block_pattern[-1]
-        return next(iter(self.block_kinds.values()))
+        return (*self.block_kinds.values(), *self.block_pattern)[-1]
 
     @property
     def expert_blocks(self) -> tuple[int, ...]:
         """Numbers of the blocks that have experts, from 0."""
         kinds = self.block_pattern or (*self.block_kinds.values(),) * self.num_layers
-        parts = (kind.split("+") for kind in kinds)
-        return tuple(n for n, part in enumerate(parts) if "experts" in part)
+        return tuple(n for n, kind in enumerate(kinds) if "experts" in kind.split("+"))
 
     @property
     def moe_copies(self) -> float:

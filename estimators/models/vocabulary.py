@@ -282,7 +282,7 @@ def torch_module(name: str) -> ModuleType:
 WRITTEN_IN_WORDS = frozenset(
     {
         "attention",
-        "convolution_mixers",
+        "diffusion_blocks",
         "encoders",
         "families",
         "hyper_connections",

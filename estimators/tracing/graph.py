@@ -18,6 +18,7 @@ Fact = TypeVar("Fact")
 LAYOUTS: Mapping[str, str] = MappingProxyType(
     {
         "whole": "every rank of the tensor group holds all of it",
+        "conditioning": "a row of each sequence, on every rank of tensor and context",
         "sequence": "split along the sequence if sequence_parallel, else whole",
         "tensor": "split over the tensor group",
         "groups": "split over the tensor group as far as there are query groups",
@@ -75,9 +76,10 @@ class TracedOperator(NamedTuple):
     """How tensor-parallel ranks split the operator: ``"column"``, ``"qkv"``,
     ``"vocab"`` (output features split), ``"row"`` (input features split), ``"heads"``,
     ``"per head"`` (of rows by a weight of each head), ``"copied"`` (all of it on every
-    rank), ``"expert column"``, ``"expert row"``, ``"adapter .. in"`` and ``".. out"``
-    (the factors of an adapter beside a column- or row-parallel product), or ``""``
-    where only the layout of the tensors matters."""
+    rank), ``"conditioning"`` (of a row of each sequence), ``"expert column"``,
+    ``"expert row"``, ``"adapter .. in"`` and ``".. out"`` (the factors of an adapter
+    beside a column- or row-parallel product), or ``""`` where only the layout of the
+    tensors matters."""
 
     inputs: tuple[int, ...]
     """Numbers of the tensors read."""

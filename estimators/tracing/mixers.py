@@ -54,7 +54,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from estimators.models import (
-    convolution_mixers,
     layers,
     linear_attention,
     sparse_attention,
@@ -319,10 +318,8 @@ MIXER_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPro
     {
         layers.ChunkedScan: scan_rule,
         layers.GroupedRMSNorm: memory_rule("norm", keeps="inputs"),
-        convolution_mixers.CausalConvolution: memory_rule(
-            "convolution", keeps="inputs"
-        ),
-        convolution_mixers.SelectiveScan: _selective_scan,
+        linear_attention.CausalConvolution: memory_rule("convolution", keeps="inputs"),
+        linear_attention.SelectiveScan: _selective_scan,
         sparse_attention.Indexer: _indexer,
         sparse_attention.SparseLatentCore: _sparse_core,
         linear_attention.DeltaRule: _delta_rule,
@@ -340,10 +337,10 @@ MIXER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType(
         (layers.ChunkedScan, "A_log"): "tensor",
         (layers.ChunkedScan, "D"): "tensor",
         (layers.GroupedRMSNorm, "weight"): "tensor",
-        (convolution_mixers.CausalConvolution, "weight"): "tensor",
-        (convolution_mixers.CausalConvolution, "bias"): "tensor",
-        (convolution_mixers.SelectiveScan, "A_log"): "tensor",
-        (convolution_mixers.SelectiveScan, "D"): "tensor",
+        (linear_attention.CausalConvolution, "weight"): "tensor",
+        (linear_attention.CausalConvolution, "bias"): "tensor",
+        (linear_attention.SelectiveScan, "A_log"): "tensor",
+        (linear_attention.SelectiveScan, "D"): "tensor",
         (sparse_attention.SparseLatentCore, "softmax_offset"): "tensor",
         (linear_attention.DeltaRule, "conv1d_weight"): "tensor",
         (linear_attention.DeltaRule, "dt_bias"): "tensor",

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from estimators.models import (
     attention,
+    diffusion_blocks,
     encoders,
     families,
     hyper_connections,
@@ -37,6 +38,7 @@ _CORE = frozenset(
         encoders.UnmaskedPlainAttention,
         encoders.BiasedFlashAttention,
         encoders.UnmaskedFlashAttention,
+        diffusion_blocks.TextFlashAttention,
     }
 )
 """Operators that selective recompute repeats."""
@@ -421,6 +423,16 @@ def _stream_update(call: TracedCall) -> None:
     call.emit("stream update", (updated,), saved=saved)
 
 
+def _gated_sum(call: TracedCall) -> None:
+    """Keep what is weighed, and by what."""
+    call.emit("add", (call.result(),), saved=call.inputs[1:])
+
+
+def _joined_streams(call: TracedCall) -> None:
+    """Join parts that nothing has moved."""
+    call.set((call.result(),))
+
+
 ARCHITECTURE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = (
     MappingProxyType(
         {
@@ -432,7 +444,7 @@ ARCHITECTURE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = (
             hyper_connections.StreamSum: _stream_sum,
             hyper_connections.LastStreamSum: _stream_sum,
             hyper_connections.StreamUpdate: _stream_update,
-            families.Concatenation: memory_rule("concatenate"),
+            layers.Concatenation: memory_rule("concatenate"),
             families.LaterCrossEntropy: cross_entropy_rule,
             encoders.BiasedFlashAttention: biased_flash_rule,
             encoders.UnmaskedFlashAttention: biased_flash_rule,
@@ -446,6 +458,15 @@ ARCHITECTURE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = (
             vision_tower.Positions: memory_rule("add"),
             vision_tower.PlacedTokens: memory_rule("concatenate"),
             encoders.PatchProjection: _patches,
+            diffusion_blocks.RowLinear: linear_rule("conditioning", "conditioning"),
+            diffusion_blocks.ModulationTable: memory_rule("add"),
+            diffusion_blocks.Modulate: memory_rule("multiply", keeps="inputs"),
+            diffusion_blocks.GatedSum: _gated_sum,
+            diffusion_blocks.TextFlashAttention: biased_flash_rule,
+            diffusion_blocks.JoinedStreams: _joined_streams,
+            diffusion_blocks.SquareError: memory_rule(
+                "square error", keeps="inputs", layout="whole"
+            ),
             encoders.ClassTokenAndPositions: memory_rule("add"),
         }
     )

@@ -52,7 +52,12 @@ _PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType
 
 _RULES = MappingProxyType({**MODULE_RULES, **ARCHITECTURE_RULES, **MIXER_RULES})
 _MEMORY = "memory"
-_INPUT_LAYOUTS: Mapping[str, str] = MappingProxyType({"position_bias": "tensor"})
+_INPUT_LAYOUTS: Mapping[str, str] = MappingProxyType(
+    {
+        "position_bias": "tensor",
+        **dict.fromkeys(("conditioning", "time", "pooled"), "conditioning"),
+    }
+)
 """Argument of a layer -> layout; everything else is split along the sequence."""
 
 

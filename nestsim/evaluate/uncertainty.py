@@ -38,6 +38,7 @@ from typing import NamedTuple
 import tomli
 
 from estimators.constants import Constants
+from estimators.models.diffusion import DIFFUSION_BLOCKS
 from estimators.models.spec import TransformerSpec
 from estimators.operators.shape_tables import measured_relative
 from estimators.software import Software
@@ -195,6 +196,7 @@ _MIXERS = {
     "short_convolution": "short convolutions",
     "sparse": "attention with an indexer",
     "reusing": "attention with an indexer",
+    **dict.fromkeys(DIFFUSION_BLOCKS, "adaptive norms"),
 }
 """Mixer of a block -> what it is called; others are called by their names, but for
 plain attention."""

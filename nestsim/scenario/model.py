@@ -5,12 +5,16 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 from annotated_types import Ge, Le
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from estimators.models.changed import with_num_layers, without_padding
+from estimators.models.changed import (
+    with_num_layers,
+    with_picture,
+    without_padding,
+)
 from estimators.models.document_lengths import counted_lengths
 from estimators.models.huggingface import load_huggingface
 from estimators.models.layer_loads import layer_loads
@@ -27,22 +31,22 @@ from estimators.models.limits import (
     ImagePixels,
     NumLayers,
     Placement,
-    Probability,
     Routing,
     SequenceLength,
     Sigma,
-    Vocabulary,
-    Width,
 )
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.hub_module import trace_hub_model
 from estimators.tracing.user_module import TracedModule, UserModule
+from nestsim.scenario.architectures import (
+    Attention,
+    EncoderDecoderModel,
+    VisionModel,
+)
 from nestsim.scenario.base import Table, input_file, is_table
 from nestsim.scenario.errors import checked, nearest
 from topologies.errors import InputError, located
 from topologies.settings import Argument, CheckedBy, Derived, Examples, NameChoice, Text
-
-Attention = Literal["flash", "plain"]
 
 DOCUMENTS = (
     *("documents", "document_length", "document_length_sigma"),
@@ -74,6 +78,16 @@ class NamedModel(Table):
     decoder_sequence_length: SequenceLength | None = Field(None, examples=[114])
     """Tokens of a training sequence that a decoder writes, of a model with an encoder
     too. Left out, the published length; 114 for a file, as in T5's pre-training."""
+
+    image_pixels: ImagePixels = Field((), examples=[[1024, 1024]])
+    """Height and width in pixels of the picture or film that a diffusion transformer
+    makes, of which its tokens follow; or of pictures of a model that sees, where a
+    tower takes any (Qwen's). Left out, what the model is known for, or the file
+    says."""
+
+    frames: int = Field(0, ge=0, le=100_000, examples=[81])
+    """Pictures of a film that a diffusion transformer makes. Left out, what the model
+    is known for."""
 
     mean_sequence_length: SequenceLength | None = Field(None, examples=[288])
     """Tokens of a sequence on average, where the framework leaves padding out of the
@@ -192,6 +206,7 @@ class LibraryModel(NamedModel):
     def build(self, folder: Path) -> TransformerSpec:
         """Return the architecture."""
         spec = load_model(self.name, sequence_length=self.sequence_length)
+        spec = with_picture(spec, self.image_pixels, self.frames)
         return self.adapted(spec, folder)
 
 
@@ -207,10 +222,6 @@ class HuggingFaceModel(NamedModel):
     """Pictures of a sequence, or tiles where a tower takes one size, whose tokens are
     among those of the sequence: the vision tower is then part of the first layer, for
     Qwen2.5-VL, Qwen3-VL, Gemma 3 and Llama 4. Without pictures it is left out."""
-
-    image_pixels: ImagePixels = Field((), examples=[[896, 896]])
-    """Height and width of the pictures in pixels, where a tower takes any (Qwen's).
-    Left out, what the file says."""
 
     def build(self, folder: Path) -> TransformerSpec:
         """Return the architecture, or what is known of a module's.
@@ -229,6 +240,7 @@ class HuggingFaceModel(NamedModel):
                 sequence_length=self.sequence_length,
                 images=self.images,
                 image_pixels=self.image_pixels,
+                frames=self.frames,
             )
         return self.adapted(spec, folder)
 
@@ -271,7 +283,7 @@ _OF_READERS = (
     "decoder_sequence_length",
     "mean_sequence_length",
     "mtp_num_layers",
-    "images",
+    *("images", "image_pixels", "frames"),
     *(*ROUTING, "moe_routing_file", *DOCUMENTS[:-1], "document_lengths"),
 )
 """Settings of a model that is read, not traced."""
@@ -375,113 +387,6 @@ def with_family(table: object) -> object:
     family = table.get("family")
     words = family_words().get(family, {}) if isinstance(family, str) else {}
     return {k: v for k, v in words.items() if k in _spelled_out()} | table
-
-
-class Architecture(Table):
-    """What all architectures that are spelled out say."""
-
-    family: str
-    """Family of the model."""
-
-    hidden_size: Width = Field(examples=[4096])
-    """Width of the hidden states."""
-
-    num_attention_heads: Width = Field(examples=[32])
-    """Query heads of each attention layer."""
-
-    ffn_hidden_size: Width | None = Field(None, examples=[11008])
-    """Inner width of the feed-forward layer. Left out, four times `hidden_size`."""
-
-    hidden_dropout: Probability = Field(0.0, examples=[0.1])
-    """Probability of dropout after the embedding, the attention and the feed-forward
-    layer."""
-
-    attention_dropout: Probability = Field(0.0, examples=[0.1])
-    """Probability of dropout after the attention softmax."""
-
-    attention: Attention = "flash"
-    """How attention is computed: by one fused kernel ("flash"), or by two products with
-    a softmax between them."""
-
-    def words(self) -> dict[str, Any]:
-        """Return what is given in the words of `build_spec`."""
-        given = self.model_dump(exclude_none=True, exclude={"attention"})
-        return {"attention_implementation": self.attention, **given}
-
-
-class EncoderDecoderModel(Architecture):
-    """A T5 under Megatron's names: RMSNorm, relative positions, no biases.
-
-    Encoder and decoder are one chain of blocks. Tokens in reports are the encoder's.
-    """
-
-    family: Literal["t5"]
-    """Family of the model."""
-
-    encoder_num_layers: NumLayers = Field(examples=[24])
-    """Transformer blocks of the encoder."""
-
-    decoder_num_layers: NumLayers | None = Field(None, examples=[24])
-    """Transformer blocks of the decoder. Left out, as many as the encoder has."""
-
-    vocab_size: Vocabulary = Field(examples=[32128])
-    """Entries of the word embedding, which encoder and decoder share."""
-
-    sequence_length: SequenceLength = Field(examples=[512])
-    """Tokens of a training sequence that the encoder reads."""
-
-    decoder_sequence_length: SequenceLength | None = Field(None, examples=[114])
-    """Tokens of a training sequence that the decoder writes. Left out,
-    `sequence_length`."""
-
-    kv_channels: Width | None = Field(None, examples=[64])
-    """Width of one attention head. Left out, `hidden_size` over
-    `num_attention_heads`."""
-
-    gated_linear_unit: bool = Field(False, examples=[True])
-    """Whether the feed-forward layer is a gated GELU, as in T5 1.1, rather than a
-    ReLU."""
-
-    tie_word_embeddings: bool | None = Field(None, examples=[True])
-    """Whether the output layer shares the word embedding's weight. Left out, it does
-    unless the feed-forward layer is gated."""
-
-    def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
-        """Return the architecture."""
-        gated = self.gated_linear_unit
-        usual = {
-            "activation_func": "gelu" if gated else "relu",
-            "tie_word_embeddings": not gated,
-        }
-        return build_spec(usual | self.words())
-
-
-class VisionModel(Architecture):
-    """A vision transformer with a classifier: LayerNorm, GELU, biases, no mask.
-
-    A sequence is an image: its patches and the class token are what reports call
-    tokens, and the global batch counts images.
-    """
-
-    family: Literal["vit"]
-    """Family of the model."""
-
-    num_layers: NumLayers = Field(examples=[12])
-    """Transformer blocks of the model."""
-
-    image_size: Width = Field(examples=[224])
-    """Height and width of an image in pixels."""
-
-    patch_size: Width = Field(examples=[16])
-    """Height and width of a patch in pixels, a divisor of `image_size`."""
-
-    num_classes: Vocabulary = Field(examples=[1000])
-    """Classes that images are told apart by."""
-
-    def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
-        """Return the architecture."""
-        words = self.words()
-        return build_spec(words | {"vocab_size": words.pop("num_classes")})
 
 
 class ModuleModel(Table):

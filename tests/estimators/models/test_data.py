@@ -11,6 +11,7 @@ import tomli
 from estimators.models.config_file import ConfigFile
 from estimators.models.config_keys import COMPUTED
 from estimators.models.config_mixers import COMPUTED_MIXERS
+from estimators.models.diffusion import Diffusion
 from estimators.models.huggingface import (
     KeyMap,
     key_map,
@@ -35,7 +36,11 @@ FILES = {
     for file in (resources.files("estimators") / "models" / "library").iterdir()
     if file.name.endswith(".toml")
 }
-MORE_WORDS = {"encoder_num_layers", "decoder_num_layers"}
+MORE_WORDS = {
+    *("encoder_num_layers", "decoder_num_layers"),
+    *("double_num_layers", "single_num_layers", "last_double"),
+    *(field.name for field in fields(Diffusion)),
+}
 RENAMED = """
 [bases]
 [types.llama.fields]

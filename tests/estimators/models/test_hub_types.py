@@ -20,6 +20,7 @@ from estimators.models.huggingface import (
 )
 from estimators.tracing.trace import trace_model
 from tests import failures
+from tests.estimators.models import test_diffusion
 from topologies.errors import InputError
 
 transformers = pytest.importorskip("transformers")
@@ -68,6 +69,7 @@ ELSEWHERE: Mapping[str, str] = {
     ),
     "kimi_k2": "its class is DeepSeek V3's",
     "longcat_flash_ngram": "transformers has none: test_ngram_embeddings.py",
+    **dict.fromkeys(test_diffusion.SMALL, "classes of diffusers: test_diffusion.py"),
     **dict.fromkeys(("step3p5", "step3p7"), "test_head_gates.py"),
     **dict.fromkeys(("t5", "mt5", "vit"), "test_special_against_transformers.py"),
 }

@@ -15,7 +15,7 @@ from estimators.models.spec import (
 )
 from estimators.tracing.trace import trace_model
 from tests import failures
-from tests.estimators.models import test_library, test_special
+from tests.estimators.models import test_diffusion, test_library, test_special
 from tests.estimators.torch_models import (
     FAMILIES,
     build_layers,
@@ -96,6 +96,9 @@ def test_every_named_model_is_held_to_a_parameter_count() -> None:
         test_library.STORED_WITH_A_COPY,
         test_library.STORED_WITH_EYES,
         test_library.OTHERS,
+        test_diffusion.COUNTED,
+        test_diffusion.COUNTED_PARAMETERS,
+        test_diffusion.PAPER,
         test_special.PUBLISHED,
         test_special.NOMINAL,
         test_special.OF_TRANSFORMERS,

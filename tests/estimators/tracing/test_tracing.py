@@ -27,7 +27,7 @@ def test_every_named_model_is_a_chain_of_few_distinct_layers(name: str) -> None:
     spec = load_model(name)
     graph = trace_model(spec)
     blocks = [f"block {i}" for i in range(spec.num_layers)]
-    ends = [] if spec.family == "bert" else ["final norm"]
+    ends = [] if spec.family in {"bert", "diffusion"} else ["final norm"]
     ends += [f"mtp {depth}" for depth in range(spec.mtp_num_layers)]
     assert graph.names == ("embedding", *blocks, *ends, "head")
     kinds = list(spec.block_kinds.values())

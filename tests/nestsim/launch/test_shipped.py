@@ -73,7 +73,8 @@ def test_few_plans_cannot_be_said_in_full() -> None:
     """Whole stages recomputed, Mist's stages, DeepSeek-V3's DualPipe-V; padding.
 
     Llama 3's FSDP frees gradients that Megatron's buffers hold; it has no sandwich
-    norms. Adapters are told nowhere. OLMo 2 and PaLM are no models of their launchers.
+    norms. Adapters are told nowhere. OLMo 2 and PaLM are no models of their launchers,
+    nor is Wan.
     Attention in 8 bits has no option on Megatron-LM's command line.
 
     GPT-3 has 50,257 tokens, an odd number that no tensor-parallel size divides.
@@ -107,6 +108,7 @@ def test_few_plans_cannot_be_said_in_full() -> None:
                     f"mlperf_deepseek_v3_{chips}"
                     for chips in ("256_gb300", "4096_gb300", "8192_gb200")
                 ),
+                *(f"nvidia_wan_14b_{chips}" for chips in ("128_h100", "32_gb200")),
             )
         ),
     ]

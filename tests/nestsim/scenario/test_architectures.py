@@ -67,7 +67,15 @@ sequence_length = 1024
 mamba_num_groups = 4
 """
 
-ALL = pytest.mark.parametrize("model", [T5, VIT, HYBRID], ids=["t5", "vit", "hybrid"])
+# 19 blocks of two streams, and one of one.
+FLUX = """name = "flux.1-dev"
+num_layers = 20
+image_pixels = [256, 512]
+"""
+
+ALL = pytest.mark.parametrize(
+    "model", [T5, VIT, HYBRID, FLUX], ids=["t5", "vit", "hybrid", "flux"]
+)
 
 
 def written(folder: Path, model: str, search: str = "") -> Path:
@@ -142,3 +150,10 @@ def test_a_hybrid_without_a_pattern_is_all_mamba(tmp_path: Path) -> None:
     assert spec.block_pattern == ("mamba",) * 9
     assert spec.mamba_num_heads == 2 * 512 // 64
     assert divisibility_problem(spec, Degrees(tp=4)) is None
+
+
+def test_films_are_those_of_diffusion_transformers(tmp_path: Path) -> None:
+    for model in ('name = "llama2-7b"\nframes = 5', 'name = "wan2.1-14b"\nframes = 4'):
+        assert "frames" in refused(tmp_path, model)
+    spec = load_scenario(written(tmp_path, FLUX)).spec
+    assert spec.sequence_length == 512 + 16 * 32

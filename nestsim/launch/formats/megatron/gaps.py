@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from estimators.models.diffusion import DIFFUSION_FAMILY
 from estimators.models.limits import MODULE_FAMILY
 from estimators.models.spec import TransformerSpec
 from nestsim.launch.formats.megatron import options as known
@@ -120,8 +121,8 @@ def model_gaps(model: TransformerSpec, table: Mapping[str, Any]) -> Iterator[Lau
     table
         The table that its options are read into.
     """
-    if model.family == MODULE_FAMILY:
-        yield _gap("model.family: module", model.family)
+    if model.family in {MODULE_FAMILY, DIFFUSION_FAMILY}:
+        yield _gap(f"model.family: {model.family}", model.family)
         return
     try:
         read = build_model(table, Path())

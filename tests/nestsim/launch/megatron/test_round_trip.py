@@ -337,6 +337,7 @@ WITHOUT_WORDS = frozenset(
         "norm_placement",
         "num_residual_streams",
         "parallel_residual",
+        "model.family",
         "position_embedding_type",
         "qk_l2_norm",
         "qk_layernorm_whole",
