@@ -41,7 +41,13 @@ from estimators.layers.adapters import relative_sizes
 from estimators.layers.saved_activations import keeping_of, modules_of
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import tied_parameters
-from estimators.layers.work import Degrees, InLayerTraffic, LayerTable, LayerWork
+from estimators.layers.work import (
+    Degrees,
+    InLayerTraffic,
+    LayerTable,
+    LayerWork,
+    OperatorWork,
+)
 from estimators.models.spec import TransformerSpec
 from estimators.operators.layer_time import layer_time
 from estimators.operators.roofline import OperatorTime
@@ -118,9 +124,14 @@ def _operator_times(
         graphs = replace(platform, software=whole).operator_times(training, graph.spec)
     held = is_captured(work, software if kind in _blocks(graph) else IDEAL)
     return [
-        (graphs if is_held else model).operator_time(operator)
+        _passes(operator, (graphs if is_held else model).operator_time(operator))
         for operator, is_held in zip(work.operators, held, strict=True)
     ]
+
+
+def _passes(operator: OperatorWork, time: OperatorTime) -> OperatorTime:
+    """Return the time of the passes that an operator has."""
+    return OperatorTime(time.forward, 0.0) if operator.forward_only else time
 
 
 def _blocks(graph: LayerGraph) -> set[int]:
@@ -350,6 +361,9 @@ def _layer_table(
         },
         weight_gradient_bytes=column([work.weight_gradient_bytes for work in works]),
         boundary_bytes=boundary,
+        frozen_weights=column(
+            [work.frozen_parameters * training.element_bytes for work in works]
+        ),
         traffic=_traffic(
             works, kinds, exchanged_parts(graph.spec, degrees, training, platform)
         ),

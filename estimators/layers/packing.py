@@ -1,4 +1,4 @@
-"""Packed sequences, drawn: how much attention one has beside another.
+"""Sequences, drawn: how much attention one has beside another, how many pictures.
 
 A stream of documents is cut into sequences of ``s`` tokens. A sequence begins inside of
 a document, which is one of length ``L`` with a probability in proportion to ``L``, and
@@ -10,23 +10,80 @@ independent of each other.
 
 Lengths are real numbers here. A piece of ``l`` tokens has ``l (l + 1) / 2`` pairs; with
 a window of ``w`` tokens ``w (w + 1) / 2 + (l - w) w`` where ``l`` is more.
+
+Pictures are drawn with the sequences of a data set, each alike; what a sequence has of
+them it has in place of words.
 """
 
 import math
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
+from estimators.tracing.trace import trace_model
 from topologies.arrays import FloatArray
+from topologies.errors import InputError
 
 MOST_SEQUENCES = 1 << 14
 """Sequences that are drawn, if documents are long."""
 
 _LEAST_SEQUENCES = 1 << 8
 _MOST_DOCUMENTS = 1 << 23
+
+
+def drawn_documents(graph: LayerGraph) -> tuple[LayerGraph, FloatArray]:
+    """Return a model whose sequences are whole documents, and `drawn_attention`.
+
+    Raises
+    ------
+    InputError
+        If they are so already.
+    """
+    if graph.spec.documents == "whole":
+        raise InputError(
+            "draws documents, and a sequence of this model is one document",
+            where="jitter.documents",
+            got="drawn",
+            expected='"expected", or model.documents, e.g. "log-normal"',
+        )
+    whole = replace(
+        graph.spec,
+        documents="whole",
+        document_length=0,
+        document_length_sigma=0.0,
+        document_length_samples=(),
+        document_length_counts=(),
+    )
+    return replace(graph, spec=whole), drawn_attention(graph)
+
+
+def drawn_pictures(graph: LayerGraph) -> tuple[LayerGraph, FloatArray]:
+    """Return a model with the most pictures, without adapters, and drawn sequences.
+
+    On a scale from sequences with as many pictures as plans are made for, 0, to those
+    with the most, 1; shape ``(N,)``, rising.
+
+    Raises
+    ------
+    InputError
+        If all sequences have as many.
+    """
+    tower = graph.spec.vision
+    if tower is None or not tower.image_counts:
+        raise InputError(
+            "draws pictures, and all sequences of this model have as many",
+            where="jitter.images",
+            got="drawn",
+            expected='"expected", or model.images_sigma or model.image_counts',
+        )
+    most = max(*tower.image_counts, tower.images + 1)
+    seeing = replace(graph.spec, vision=replace(tower, images=most))
+    counts = np.array(tower.image_counts, dtype=np.float64)
+    return trace_model(seeing), (counts - tower.images) / (most - tower.images)
 
 
 def drawn_attention(graph: LayerGraph) -> FloatArray:

@@ -88,6 +88,7 @@ from estimators.tracing.graph import (
     TracedOperator,
 )
 from estimators.tracing.recurrences import RECURRENCES
+from estimators.tracing.trained_tower import REPLICATED
 
 _EXTRA_BYTES = {"mask": 1, "fp32": 4}
 
@@ -139,6 +140,7 @@ def layer_work(
                 again=repeats,
                 operation=op.operation,
                 repeated=1.0 - sum(parts) / max(len(parts), 1),
+                forward_only=op.forward_only,
                 is_unread=place >= last,
             )
             for place, (op, parts, repeats) in enumerate(
@@ -149,6 +151,9 @@ def layer_work(
         sent=sent,
         kept_sizes=_kept_sizes(holding),
         parameters=sum(count for _, count in parameters),
+        frozen_parameters=sum(
+            count for _, count in held_parameters(layer, shares, frozen=True)
+        ),
         expert_parameters=sum(n for layout, n in parameters if layout == "expert"),
         model_flops=float(degrees.micro_batch_size * flops),
         saved_bytes={
@@ -337,6 +342,8 @@ def _attention(
     head; gradients of probabilities and values, as wide as a value's.
     """
     degrees, grouping = device.degrees, device.degrees.grouping
+    if operator.sharding == REPLICATED:
+        degrees = degrees._replace(tp=1)
     whole = worked_flops(device.spec, operator) * degrees.micro_batch_size
     flops = whole / (degrees.tp * degrees.cp) * (0.5 if causal else 1.0)
     query, *others = operator.inputs

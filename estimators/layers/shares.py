@@ -65,7 +65,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from estimators.layers.routing import busiest_load
-from estimators.layers.work import CollectiveWork, Degrees
+from estimators.layers.work import CollectiveWork, Degrees, sent_in_passes
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import (
     INDEX_SCORES,
@@ -74,6 +74,7 @@ from estimators.tracing.graph import (
     TracedOperator,
 )
 from estimators.tracing.recurrences import RECURRENCES
+from estimators.tracing.trained_tower import REPLICATED
 
 _VOCAB_MULTIPLE = 128
 
@@ -176,10 +177,14 @@ def chain_parameters(graph: LayerGraph, degrees: Degrees) -> tuple[float, float]
     )
 
 
-def held_parameters(layer: TracedLayer, shares: Shares) -> list[tuple[str, float]]:
-    """Return layout and local size of each parameter of a layer."""
+def held_parameters(
+    layer: TracedLayer, shares: Shares, *, frozen: bool = False
+) -> list[tuple[str, float]]:
+    """Return layout and local size of each parameter of a layer, trained or not."""
     return [
-        (p.layout, shares.parameters[p.layout].of(p.elements)) for p in layer.parameters
+        (p.layout, shares.parameters[p.layout].of(p.elements))
+        for p in layer.parameters
+        if p.frozen == frozen
     ]
 
 
@@ -227,6 +232,7 @@ def _product_shares(
         "heads": ProductShare(ExactShare(1, cp), all_of, all_of, ExactShare(b, tp)),
         "per head": ProductShare(rows, all_of, all_of, split),
         "copied": ProductShare(rows, all_of, all_of, all_of),
+        REPLICATED: ProductShare(rows, all_of, all_of, all_of),
         "expert column": ProductShare(
             rows_per_expert, expert_split, all_of, local_experts
         ),
@@ -450,8 +456,8 @@ def operator_collectives(
     case = _ShareCase(layer, shares, degrees, element_bytes, copies)
     looked_at = layer.operators if operators is None else operators
     return tuple(
-        tuple(_of_operator(case, operator)) if _may_send(operator) else ()
-        for operator in looked_at
+        sent_in_passes(some, _of_operator(case, some)) if _may_send(some) else ()
+        for some in looked_at
     )
 
 

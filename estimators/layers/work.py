@@ -160,6 +160,9 @@ class OperatorWork(NamedTuple):
     is_frozen: bool = False
     """Whether it is a product with a weight that is not trained."""
 
+    forward_only: bool = False
+    """Whether it has no backward pass."""
+
     is_unread: bool = False
     """Whether it is one of the last operators, which make the layer's result and
     nothing that a derivative reads."""
@@ -208,6 +211,19 @@ class CollectiveWork(NamedTuple):
     repeated_bytes: float = 0.0
     """Size of the full tensors of all collectives that selective recompute repeats
     together [byte]."""
+
+
+def sent_in_passes(
+    operator: TracedOperator, sent: Iterable[CollectiveWork]
+) -> tuple[CollectiveWork, ...]:
+    """Return the collectives of an operator in the passes that it has."""
+    if not operator.forward_only:
+        return tuple(sent)
+    return tuple(
+        work._replace(backward_count=0, backward_bytes=0.0)
+        for work in sent
+        if work.forward_count
+    )
 
 
 def summed_collectives(
@@ -263,7 +279,11 @@ class LayerWork:
     """Size of each tensor of the layer where it is kept [byte]."""
 
     parameters: float
-    """Parameters held by this device, tied ones included."""
+    """Parameters held by this device, tied ones included, frozen ones of a vision tower
+    left out."""
+
+    frozen_parameters: float
+    """Those left out."""
 
     expert_parameters: float
     """Parameters of `parameters` that belong to routed experts."""
@@ -376,7 +396,8 @@ class LayerTable:
     context-parallel devices together) for this micro-batch, shape ``(L,)`` [FLOP]."""
 
     parameters: FloatArray
-    """Parameters held by one device, shape ``(L,)``. The tied head counts its copy
+    """Parameters held by one device, shape ``(L,)``; of a vision tower those that are
+    trained. The tied head counts its copy
     of the embedding here; `tied_parameters` says how many that are."""
 
     expert_parameters: FloatArray
@@ -418,6 +439,10 @@ class LayerTable:
     traffic: tuple[InLayerTraffic, ...]
     """In-layer collectives; empty where no group has more than one member."""
 
+    frozen_weights: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """Weights of a vision tower that are not trained, whole on each device, shape
+    ``(L,)``; empty for none [byte]."""
+
     def __post_init__(self) -> None:
         _freeze(self)
         assert self.boundary_bytes.shape == (self.num_layers + 1,)
@@ -426,6 +451,13 @@ class LayerTable:
     def num_layers(self) -> int:
         """Number of layers ``L``."""
         return len(self.names)
+
+    @property
+    def frozen(self) -> FloatArray:
+        """Return `frozen_weights` of each layer, ``(L,)`` [byte]."""
+        if self.frozen_weights.size:
+            return self.frozen_weights
+        return np.zeros(self.num_layers)
 
     def waited(self, name: str) -> FloatArray:
         """Return one of `host_time`, ``(L,)`` [s]."""
@@ -476,7 +508,7 @@ def model_flops_per_sequence(graph: LayerGraph, *, counts_masked: bool = True) -
     halves = graph.spec.causal and not counts_masked
     by_kind = [
         sum(
-            (_WITHOUT_WEIGHT_GRADIENT if op.frozen else _FORWARD_AND_BACKWARD)
+            _passes(op)
             * worked_flops(graph.spec, op)
             / (2 if halves and _is_masked(op) else 1)
             for op in layer.operators
@@ -484,6 +516,13 @@ def model_flops_per_sequence(graph: LayerGraph, *, counts_masked: bool = True) -
         for layer in graph.layers
     ]
     return float(sum(by_kind[kind] for kind in graph.kinds))
+
+
+def _passes(operator: TracedOperator) -> int:
+    """Return how many times the work of a forward pass a step has of an operator."""
+    if operator.forward_only:
+        return 1
+    return _WITHOUT_WEIGHT_GRADIENT if operator.frozen else _FORWARD_AND_BACKWARD
 
 
 def _is_masked(operator: TracedOperator) -> bool:

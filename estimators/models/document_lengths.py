@@ -30,8 +30,6 @@ MOST_LENGTHS = 1 << 14
 MOST_DOCUMENTS = 10**12
 """Most documents of one length."""
 
-_EXPECTED = "CSV with the columns length and count"
-
 
 def histogram(
     lengths: Sequence[int], counts: Sequence[int] = ()
@@ -95,8 +93,17 @@ def counted_lengths(
     return {"document_length_samples": lengths, "document_length_counts": counts}
 
 
-def read_lengths(path: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def read_lengths(
+    path: Path, column: str = COLUMNS[0], least: int = 1
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the lengths of a file, and how many documents have each.
+
+    Parameters
+    ----------
+    path
+        The file.
+    column, least
+        Column of the lengths, and the shortest; what is counted may be something else.
 
     Raises
     ------
@@ -104,27 +111,28 @@ def read_lengths(path: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
         If it is no such file, or has too many lengths or none. The message names file
         and line.
     """
+    expected = f"CSV with the columns {column} and count"
     with located(str(path), ": "):
-        text = read_text(path, expected=_EXPECTED, most_bytes=MAX_FILE)
-        lines = csv_lines(text, COLUMNS, _EXPECTED)
+        text = read_text(path, expected=expected, most_bytes=MAX_FILE)
+        lines = csv_lines(text, (column, COLUMNS[1]), expected)
         lengths, counts = histogram(
-            [_whole(line, "length", 1, MAX_SEQUENCE) for line in lines],
-            [_whole(line, "count", 0, MOST_DOCUMENTS) for line in lines],
+            [_whole(line, column, least, MAX_SEQUENCE) for line in lines],
+            [_whole(line, COLUMNS[1], 0, MOST_DOCUMENTS) for line in lines],
         )
         if not lengths:
             raise InputError(
-                "has no documents",
-                where="count",
-                got="0 documents",
-                expected="at least one",
+                "counts nothing",
+                where=COLUMNS[1],
+                got="0 in all lines",
+                expected="at least 1 in one of them",
             )
         if len(lengths) > MOST_LENGTHS:
             raise InputError(
                 "has too many lengths",
-                where="length",
+                where=column,
                 got=f"{len(lengths):,} lengths",
                 expected=f"at most {MOST_LENGTHS:,}",
-                hint="round them, for example to multiples of 16 tokens",
+                hint="round them, for example lengths to multiples of 16 tokens",
             )
     return lengths, counts
 

@@ -57,6 +57,19 @@ class VisionTower:
     deep_mergers: int = 0
     """Blocks whose hidden states become tokens, too, added up: Qwen3-VL's DeepStack."""
 
+    tensor_parallel: bool = True
+    """Whether ranks of a tensor-parallel group split it; else all of them do all."""
+
+    freeze_model: bool = False
+    """Whether everything in front of the projector is not trained."""
+
+    freeze_projection: bool = False
+    """Whether the projector, deep mergers included, is not trained."""
+
+    image_counts: tuple[int, ...] = ()
+    """Pictures of sequences that are as likely each, in order; empty where all have
+    `images`."""
+
     def __str__(self) -> str:
         return (
             f"{self.kind} of {self.num_layers} blocks, {self.images} pictures of "
@@ -70,6 +83,8 @@ class VisionTower:
 
     def split_problem(self, tp: int) -> str | None:
         """Say why a tensor-parallel group cannot split the tower, or return None."""
+        if not self.tensor_parallel:
+            return None
         for name in ("num_heads", "ffn_hidden_size"):
             if (size := getattr(self, name)) % tp:
                 return (

@@ -58,6 +58,9 @@ class TracedParameter(NamedTuple):
     """Elements of the whole parameter."""
     layout: str
     """How the parameter is laid out over ranks, a key of `LAYOUTS`."""
+    frozen: bool = False
+    """Whether it is no part of the training (`estimators.tracing.trained_tower`);
+    weights beside adapters are told apart by their names."""
 
 
 class TracedOperator(NamedTuple):
@@ -76,10 +79,11 @@ class TracedOperator(NamedTuple):
     """How tensor-parallel ranks split the operator: ``"column"``, ``"qkv"``,
     ``"vocab"`` (output features split), ``"row"`` (input features split), ``"heads"``,
     ``"per head"`` (of rows by a weight of each head), ``"copied"`` (all of it on every
-    rank), ``"conditioning"`` (of a row of each sequence), ``"expert column"``,
-    ``"expert row"``, ``"adapter .. in"`` and ``".. out"`` (the factors of an adapter
-    beside a column- or row-parallel product), or ``""`` where only the layout of the
-    tensors matters."""
+    rank), ``"replicated"`` (the same where all ranks have its rows already),
+    ``"conditioning"`` (of a row of each sequence), ``"expert column"``, ``"expert
+    row"``, ``"adapter .. in"`` and ``".. out"`` (the factors of an adapter beside a
+    column- or row-parallel product), or ``""`` where only the layout of the tensors
+    matters."""
 
     inputs: tuple[int, ...]
     """Numbers of the tensors read."""
@@ -108,6 +112,8 @@ class TracedOperator(NamedTuple):
     for all of them. Keys that index scores choose."""
     frozen: bool = False
     """Whether the operator's weight is not trained (`estimators.layers.adapters`)."""
+    forward_only: bool = False
+    """Whether no gradient goes through it: nothing before it is trained either."""
 
     @property
     def pairs(self) -> int:

@@ -27,6 +27,7 @@ from estimators.tracing.rules import (
     Tape,
     TracedCall,
 )
+from estimators.tracing.trained_tower import with_trained_tower
 
 _PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType(
     {
@@ -84,6 +85,8 @@ def trace_model(spec: TransformerSpec) -> LayerGraph:
         name: record_layer(module, inputs[name], takes_hidden=name != "embedding")
         for name, module in families.build_layers(traced).items()
     }
+    if spec.vision is not None:
+        recorded["embedding"] = with_trained_tower(recorded["embedding"], spec.vision)
     return LayerGraph.chain(spec, recorded)
 
 

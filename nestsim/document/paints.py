@@ -32,6 +32,7 @@ MEMORY_PARTS: Mapping[str, str] = MappingProxyType(
     {
         "weights": _BLUE,
         "second copy of weights": "#5e9bd1",
+        "frozen weights": "#9fb8d9",
         "gradients": _SKY,
         "optimizer": _GREEN,
         "activations": _ORANGE,

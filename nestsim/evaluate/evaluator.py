@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from estimators.layers.adapters import with_adapters
-from estimators.layers.packing import drawn_attention
+from estimators.layers.packing import drawn_documents, drawn_pictures
 from estimators.layers.work import Degrees, model_flops_per_sequence
 from estimators.software import Software
 from estimators.tracing.trace import trace_model
@@ -211,38 +211,31 @@ class Evaluator:
     ) -> FloatArray:
         """Return the replayed iteration time of a plan in each of some runs [s]."""
         work = self.lower(priced, memory=False)
-        packed = self.packed(priced) if jitter.documents else None
+        packed = self.packed(priced, jitter)
         return jittered_times(self.network, work, self.simulation, jitter, runs, packed)
 
-    def packed(self, priced: PricedPlan) -> PackedWork:
-        """Return what a plan's step is with documents that are drawn.
+    def packed(self, priced: PricedPlan, jitter: Jitter) -> PackedWork | None:
+        """Return what a plan's step is with documents or pictures that are drawn.
+
+        None where neither is.
 
         Raises
         ------
         InputError
-            If sequences are whole documents.
+            If sequences are whole documents, or have as many pictures each.
         """
-        graph = self.workload.graph
-        if graph.spec.documents == "whole":
-            raise InputError(
-                "draws documents, and a sequence of this model is one document",
-                where="jitter.documents",
-                got="drawn",
-                expected='"expected", or model.documents, e.g. "log-normal"',
-            )
-        spec = replace(
-            graph.spec,
-            documents="whole",
-            document_length=0,
-            document_length_sigma=0.0,
-            document_length_samples=(),
-            document_length_counts=(),
-        )
-        workload = replace(self.workload, graph=replace(graph, spec=spec))
-        whole = replace(self, workload=workload)
+        if not jitter.draws_sequences:
+            return None
+        workload = self.workload
+        if jitter.documents:
+            graph, sequences = drawn_documents(workload.graph)
+        else:
+            graph, sequences = drawn_pictures(workload.graph)
+            graph = with_adapters(graph, workload.training)
+        whole = replace(self, workload=replace(workload, graph=graph))
         return PackedWork(
             whole=whole.lower(whole.price(priced.plan), memory=False),
-            sequences=drawn_attention(graph),
+            sequences=sequences,
             per_microbatch=priced.plan.micro_batch_size,
         )
 

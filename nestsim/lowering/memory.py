@@ -25,7 +25,7 @@ from planner.cost.objective import StageCost
 from planner.step import recompute
 from planner.step.instructions import BACKWARD, FORWARD, WEIGHT
 from planner.step.ledger import LEDGER
-from planner.step.memory import SECOND_COPY, STEP_END, stage_activations
+from planner.step.memory import FROZEN, SECOND_COPY, STEP_END, stage_activations
 from planner.step.offload import STAGING
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import SCHEDULES
@@ -34,7 +34,7 @@ BUBBLES = "activations of bubbles"
 """Part of a stage's memory: what is kept for turns of a loop over all stages in which
 this one has no microbatch."""
 
-_STATIC = ("weights", "gradients", "optimizer", SECOND_COPY, STAGING)
+_STATIC = ("weights", "gradients", "optimizer", FROZEN, SECOND_COPY, STAGING)
 """Parts of a stage's memory that are held for the whole step, if they are there."""
 
 

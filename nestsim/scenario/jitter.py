@@ -17,7 +17,7 @@ from nestsim.simulator.noise import (
     Noise,
 )
 from topologies.arrays import FloatArray
-from topologies.errors import located
+from topologies.errors import InputError, located
 from topologies.settings import Count, Factor, Fraction, Latency, NameChoice, Seed
 
 DistributionName = Annotated[str, NameChoice(tuple(DISTRIBUTIONS))]
@@ -164,6 +164,11 @@ class JitterTable(Table):
     (`model.documents`): that of an average sequence in each of them ("expected"), or
     that of documents drawn for each microbatch of each replica ("drawn")."""
 
+    images: Annotated[str, NameChoice(("expected", "drawn"))] = "expected"
+    """Pictures of microbatches whose sequences have more or fewer of them
+    (`model.images_sigma` or `model.image_counts`): as many as plans are made for
+    ("expected"), or drawn for each microbatch of each replica ("drawn")."""
+
     slow: Annotated[list[SlowShareTable], Field(max_length=100)] = Field(
         [], examples=[[{"fraction": 0.01, "factor": 1.1}]]
     )
@@ -193,7 +198,15 @@ class JitterTable(Table):
             with located("compute"):
                 compute = self.compute.build()
         drawn = self.documents == "drawn"
-        if not (self.compute or self.links or self.slow or drawn):
+        pictures = self.images == "drawn"
+        if drawn and pictures:
+            raise InputError(
+                "draws pictures, and documents are drawn as well",
+                where="images",
+                got=self.images,
+                expected="one of the two to be drawn",
+            )
+        if not (self.compute or self.links or self.slow or drawn or pictures):
             compute = USUAL.compute
         return JitterSpec(
             jitter=Jitter(
@@ -201,6 +214,7 @@ class JitterTable(Table):
                 per=per,
                 links=self.links,
                 documents=drawn,
+                images=pictures,
                 seed=self.seed,
             ),
             slow=tuple(SlowShare(one.fraction, one.factor) for one in self.slow),

@@ -53,7 +53,13 @@ UNSAVED = "scenario.toml"
 
 _NAMES_OF_FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "model": ("config", "module", "moe_routing_file", "document_lengths"),
+        "model": (
+            "config",
+            "module",
+            "moe_routing_file",
+            "document_lengths",
+            "image_counts",
+        ),
         "cluster": ("profile",),
         "cluster.network": NETWORK_FILES,
         "software": ("constants", "links"),

@@ -45,6 +45,7 @@ from nestsim.scenario.architectures import (
 )
 from nestsim.scenario.base import Table, input_file, is_table
 from nestsim.scenario.errors import checked, nearest
+from nestsim.scenario.pictures import PictureSettings
 from topologies.errors import InputError, located
 from topologies.settings import Argument, CheckedBy, Derived, Examples, NameChoice, Text
 
@@ -210,18 +211,13 @@ class LibraryModel(NamedModel):
         return self.adapted(spec, folder)
 
 
-class HuggingFaceModel(NamedModel):
+class HuggingFaceModel(PictureSettings, NamedModel):
     """A Hugging Face config.json of a type that is read; errors list these types."""
 
     config: Text = Field(examples=["config.json"])
     """A Hugging Face config.json, relative to the scenario's folder. Nothing is
     downloaded. Of a type without a reader the module of transformers is traced, where
     that is installed."""
-
-    images: int = Field(0, ge=0, le=10_000, examples=[4])
-    """Pictures of a sequence, or tiles where a tower takes one size, whose tokens are
-    among those of the sequence: the vision tower is then part of the first layer, for
-    Qwen2.5-VL, Qwen3-VL, Gemma 3 and Llama 4. Without pictures it is left out."""
 
     def build(self, folder: Path) -> TransformerSpec:
         """Return the architecture, or what is known of a module's.
@@ -233,16 +229,17 @@ class HuggingFaceModel(NamedModel):
         """
         if module := self.trace(folder):
             return module.graph.spec
+        images = self.num_pictures(folder)
         with located("config", ": "):
             path = self._path(folder)
             spec = load_huggingface(
                 path,
                 sequence_length=self.sequence_length,
-                images=self.images,
+                images=images,
                 image_pixels=self.image_pixels,
                 frames=self.frames,
             )
-        return self.adapted(spec, folder)
+        return self.adapted(self.seen(spec, folder), folder)
 
     def trace(self, folder: Path) -> TracedModule | None:
         """Return the module of transformers, traced; None for a type with a reader.
@@ -283,7 +280,7 @@ _OF_READERS = (
     "decoder_sequence_length",
     "mean_sequence_length",
     "mtp_num_layers",
-    *("images", "image_pixels", "frames"),
+    *(*PictureSettings.model_fields, "image_pixels", "frames"),
     *(*ROUTING, "moe_routing_file", *DOCUMENTS[:-1], "document_lengths"),
 )
 """Settings of a model that is read, not traced."""

@@ -461,6 +461,8 @@ def _notes(jitter: Jitter, run: int) -> Iterator[str]:
     compute, links = jitter.compute, jitter.links
     if jitter.documents:
         yield f"Attention is that of documents drawn for each microbatch {drawn}."
+    if jitter.images:
+        yield f"The tower sees pictures drawn for each microbatch {drawn}."
     if compute is not None and compute.varies:
         per_unit = "" if jitter.per == "step" else f" for each {jitter.per}"
         yield (

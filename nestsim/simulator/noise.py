@@ -343,7 +343,8 @@ class Delay(_Draws):
 
 COMPUTE_DRAW, LINK_DRAW, SLOW_DRAW, DOCUMENT_DRAW = 0, 1, 2, 3
 """Purposes of the counted draws of a run (`nestsim.simulator.kernels.jitter`): factors
-on compute, delays of messages, which devices are slow, sequences of documents."""
+on compute, delays of messages, which devices are slow, sequences of documents or of
+pictures."""
 
 
 PERIODS = ("operator", "pass", "step")
@@ -374,6 +375,9 @@ class Jitter:
     """Whether each microbatch has the attention of documents that are drawn; else all
     have that of an average sequence."""
 
+    images: bool = False
+    """Whether each microbatch has pictures that are drawn; else all have as many."""
+
     seed: int = 0
     """Seed of all draws, below 2**63."""
 
@@ -389,8 +393,13 @@ class Jitter:
             )
 
     @property
+    def draws_sequences(self) -> bool:
+        """Whether microbatches differ by what their sequences hold."""
+        return self.documents or self.images
+
+    @property
     def varies(self) -> bool:
         """Whether any run can differ from a replay without jitter."""
         stretches = self.compute is not None and self.compute.varies
         delays = self.links is not None and self.links.mean > 0.0
-        return stretches or delays or self.documents
+        return stretches or delays or self.draws_sequences

@@ -1,10 +1,14 @@
-"""Attention of microbatches whose documents are drawn.
+"""Work of microbatches whose documents, or pictures, are drawn.
 
 A step that is lowered has the attention of an average sequence in each pass. A drawn
 sequence has more or less of it, anything up to that of one document that fills the
 sequence: so passes of a microbatch take what lies on the line through the average step
 and the step of whole documents, pass by pass. All stages of a replica see the same
 sequences; replicas and microbatches see sequences of their own.
+
+With pictures the line goes through the step of sequences that have as many as plans are
+made for, and that of sequences with the most: the work of a tower is in proportion to
+its pictures. Only the stage that has the tower sees more or fewer.
 
 Left out: ranks of a context-parallel group share a sequence evenly, wherever its
 documents end, and what a pass sends stays the same.
@@ -25,11 +29,11 @@ class PackedWork:
     """What drawn sequences make of a step."""
 
     whole: PipelineWork
-    """The step where each sequence is one document."""
+    """The step where each sequence is one document, or has the most pictures."""
 
     sequences: FloatArray
-    """Sequences, as of `estimators.layers.packing.drawn_attention`: 0 for the average
-    one, 1 for a single document, shape ``(N,)``."""
+    """Sequences, as of `estimators.layers.packing`: 0 for the average one, 1 for a
+    single document or the most pictures, shape ``(N,)``."""
 
     per_microbatch: int
     """Sequences of a microbatch."""

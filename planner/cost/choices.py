@@ -147,6 +147,7 @@ def class_table(table: LayerTable, *, num_chunks: int = 1) -> ClassTable:
     for mode in ("selective", "full", "stage"):
         recompute[RECOMPUTE_MODES[mode]] = total(table.recompute_time[mode])
     saved, working, once = _memory(table, classes, num_chunks)
+    working += total(table.frozen)
     parameters = total(table.parameters - table.expert_parameters)
     parameters[classes.whole] -= table.tied_parameters
     sums = rows.ClassSums(

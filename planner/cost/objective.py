@@ -190,8 +190,8 @@ class StageCost:
     """Peak memory by what it is for: ``"weights"``, ``"gradients"``, ``"optimizer"``,
     ``"buffers"``, ``"activations"`` (all microbatches in flight), ``"working"``; by how
     much the copies of gradients that an optimizer makes exceed the last three, if they
-    do; ``"second copy of weights"``, if there is one; and ``"staging"``, what is on its
-    way to or from the host, if anything [byte]."""
+    do; ``"second copy of weights"`` and ``"frozen weights"``, if there are any; and
+    ``"staging"``, what is on its way to or from the host, if anything [byte]."""
 
     host_memory: Mapping[str, float] = field(default_factory=dict)
     """What the host keeps for the device at most: ``"weights"``, ``"gradients"``,

@@ -99,6 +99,9 @@ class LayerColumns(NamedTuple):
     is_block: FloatVector
     """1 for transformer blocks."""
 
+    frozen: FloatVector
+    """Weights that are not trained [byte]."""
+
     saved: FloatMatrix
     """Kept by a pass in flight, by recompute mode, shape ``(NUM_MODES, L)`` [byte]."""
 
@@ -407,7 +410,7 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
     job, sent, mode = family.job.constants, plan.sent, plan.mode
     in_flight = float(family.pipeline.in_flight[stage])
     dense, expert, largest, working, redone = 0.0, 0.0, 0.0, 0.0, 0.0
-    most_saved = 0.0
+    most_saved, frozen = 0.0, 0.0
     row = 0 if mode == tables.STAGE else mode
     most = 0
     for c in range(v):
@@ -425,6 +428,7 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
                 ends -= layers.saved[0, layer]
             dense += layers.dense[layer]
             expert += layers.expert[layer]
+            frozen += layers.frozen[layer]
             largest = max(largest, layers.largest[layer])
             working = max(working, layers.working[kept_row, layer] - ends)
             redone += layers.saved[0, layer]
@@ -444,7 +448,8 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
     gathered = shard if sent.shards_weights > 0.0 else whole
     away = plan.offload
     stays: float = 1.0 - away[tables.ACTIVATIONS]
-    total: float = (1.0 - away[tables.OPTIMIZER]) * job.optimizer_bytes * updated
+    total: float = frozen
+    total += (1.0 - away[tables.OPTIMIZER]) * job.optimizer_bytes * updated
     total += (1.0 - away[tables.GRADIENTS]) * job.gradient_bytes * reduced
     total += (1.0 - away[tables.WEIGHTS]) * job.weight_bytes * gathered
     on_host: float = away[tables.OPTIMIZER] * job.optimizer_bytes * updated

@@ -1,10 +1,11 @@
 """What one device of a stage holds: parameters, activations in flight, and its peak.
 
-    peak = W + G + O + staging + max(buffers + in_flight * saved + working, copies)
+    peak = W + F + G + O + staging + max(buffers + in_flight * saved + working, copies)
 
-W weights, G gradients, O optimizer states, copies what the optimizer makes for its step
-when activations are gone, each divided by the devices that share its shards where the
-stage of ZeRO shards it; buffers are whole layers beside them (`planner.step.ledger`).
+W weights, F those of a tower that is not trained, G gradients, O optimizer states,
+copies what the optimizer makes for its step when activations are gone; all but F
+divided by the devices that share its shards where the stage of ZeRO shards it; buffers
+are whole layers beside them (`planner.step.ledger`).
 What the host keeps of each is not there, but for what is on the way, the staging
 (`planner.step.offload`); the host has it.
 
@@ -123,6 +124,11 @@ SECOND_COPY = "second copy of weights"
 (hpZ, `planner.step.ledger`). DeepSpeed 0.19.8 makes it in the weights' format
 (``deepspeed/runtime/zero/partition_parameters.py:1912-1917``) and frees it behind the
 optimizer step: passes have it from the first microbatch on."""
+
+
+FROZEN = "frozen weights"
+"""Name of the memory of a vision tower's weights that are not trained. They are whole
+on each device, whatever ZeRO shards."""
 
 
 class ParameterShare(NamedTuple):
@@ -309,6 +315,7 @@ def block_stage_memory(
         "buffers": float(static.buffers),
         "activations": stage.in_flight * alive,
         "working": _blocks_inside(table, mode, block, ends),
+        FROZEN: float(table.frozen[ends].sum()),
     }
     sharded = LEDGER[stage.zero_stage].sharded
     largest = float(table.largest_parameters[[block, *ends]].max())
@@ -394,6 +401,8 @@ def memory_of_stage(
         "activations": in_flight(table, plan, index, activations),
         "working": activations.backward_working,
     }
+    if frozen := sum(float(table.frozen[span].sum()) for span in held):
+        parts[FROZEN] = frozen
     if stage.zero_hpz_partition_size > 1:
         copied = (share.dense + share.expert) / stage.zero_hpz_partition_size
         parts[SECOND_COPY] = workload.parameter_bytes.weights * copied

@@ -142,6 +142,7 @@ def random_table(rng, kinds, degrees, *, boundary, has_tied):
     }
     working = column(high=3)
     tied = float(min(parameters[0], parameters[-1])) if has_tied else 0.0
+    frozen = float(rng.integers(0, 40) * rng.integers(0, 2))
     return LayerTable(
         names=tuple(
             f"block {i}" if inside else f"end {i}" for i, inside in enumerate(inner)
@@ -160,6 +161,7 @@ def random_table(rng, kinds, degrees, *, boundary, has_tied):
         saved_bytes=kept,
         working_bytes={mode: working + saved - kept[mode] for mode in kept},
         weight_gradient_bytes=saved - 1.0,
+        frozen_weights=frozen * (kinds == kinds[0]),
         boundary_bytes=np.array([0.0, *[boundary] * (len(kinds) - 1), 0.0]),
         traffic=traffic,
     )

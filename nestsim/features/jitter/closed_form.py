@@ -589,7 +589,7 @@ def approximations(
     is_pipeline, is_steady = num_stages > 1, jitter.per == "step"
     if is_pipeline:
         way = "steady" if is_steady else "changing"
-        lines.append(_OF_PIPELINES["packed" if jitter.documents else way])
+        lines.append(_OF_PIPELINES["packed" if jitter.draws_sequences else way])
     if any(work.reduce_buckets) or any(work.gather_buckets):
         lines.append("gradients or parameters are sent beside passes")
     if jitter.links is not None and jitter.links.mean > 0.0:

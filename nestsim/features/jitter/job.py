@@ -421,7 +421,7 @@ def _scale(
         evaluator, priced = jobs.of_size(size)
         work = evaluator.lower(priced, memory=False)
         paces = paces_of(evaluator, priced)
-        packed = evaluator.packed(priced) if spec.jitter.documents else None
+        packed = evaluator.packed(priced, spec.jitter)
         form = form_of(evaluator.network, work, plain_time, spec, paces, packed)
         simulated = SimulatedMean.of(times[size])
         row = ScaleRow.of(size, work, plain_time, form(1), simulated)
@@ -445,7 +445,7 @@ def _slowest(
     slowed = with_slow_devices(evaluator, spec, run)
     work = slowed.lower(slowed.price(priced.plan), memory=False)
     settings = evaluator.simulation
-    packed = slowed.packed(priced) if spec.jitter.documents else None
+    packed = slowed.packed(priced, spec.jitter)
     done = jittered_replay(evaluator.network, work, settings, spec.jitter, run, packed)
     quiet = evaluator.lower(priced, memory=False)
     num_stages, num_replicas, _ = work.devices.shape

@@ -63,6 +63,9 @@ class SettingsRecord(Record):
     documents: Annotated[bool, Of("jitter.documents")]
     """Whether each microbatch has the attention of documents that are drawn."""
 
+    images: Annotated[bool, Of("jitter.images")]
+    """Whether each microbatch has pictures that are drawn."""
+
     slow: tuple[SlowShare, ...]
     """Shares of the fleet that are slow."""
 
@@ -367,6 +370,8 @@ def jitter_in_words(spec: JitterSpec) -> dict[str, str]:
         )
     if jitter.documents:
         rows["documents"] = "drawn for each microbatch of each replica"
+    if jitter.images:
+        rows["pictures"] = "drawn for each microbatch of each replica"
     if spec.slow:
         parts = [
             f"{percent(share.fraction)} of the fleet {share.factor:g} times as long"

@@ -20,6 +20,7 @@ from nestsim.features.run.cost import cost_cells
 from nestsim.features.run.result_record import ThroughputRecord
 from nestsim.features.sweep.axes import OWN_TABLES, Axis
 from nestsim.running.store import Point, PointFailedError, Row, content_key
+from nestsim.scenario import pictures
 from nestsim.scenario.editing import Path as SettingPath
 from nestsim.scenario.editing import parse_path, spelt, with_values
 from nestsim.scenario.hardware.described import MAX_DESCRIBED
@@ -47,6 +48,7 @@ FILE_SETTINGS: Mapping[str, tuple[str, int]] = MappingProxyType(
             "a CSV file of lengths of documents",
             document_lengths.MAX_FILE,
         ),
+        "model.image_counts": (pictures.EXPECTED, document_lengths.MAX_FILE),
         "cluster.profile": ("a file that nestsim profile wrote", profile.MAX_FILE),
         "cluster.network.path": ("a TOML file of links", link_file.MAX_FILE),
         "cluster.network.file": ("a file that describes a network", MAX_DESCRIBED),

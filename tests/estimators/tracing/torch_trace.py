@@ -56,7 +56,7 @@ def traced_parameters(graph: LayerGraph) -> list[tuple[str, int]]:
     """Return the same of a traced model, heads of one weight together."""
     sizes: dict[tuple[int, str], int] = {}
     for place, layer in enumerate(graph.layers):
-        for name, elements, _ in layer.parameters:
+        for name, elements, *_ in layer.parameters:
             path, _, last = name.rpartition(".")
             whole = path if last in {"query", "key", "value", "gate"} else name
             sizes[place, whole] = sizes.get((place, whole), 0) + elements

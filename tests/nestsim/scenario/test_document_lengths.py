@@ -88,7 +88,7 @@ def test_lengths_need_as_many_counts() -> None:
         ("length,count\n3\n", "line 2: count", "nothing"),
         ("length,count\n3,1" + "0" * 400 + "\n", "line 2: count", "1" + "0" * 400),
         ('length,count\n3,"1\n', "line", None),
-        ("length,count\n3,0\n", "count", "0 documents"),
+        ("length,count\n3,0\n", "count", "0 in all lines"),
         (
             "length,count\n" + "".join(f"{i},1\n" for i in range(1, MOST_LENGTHS + 2)),
             "length",

@@ -59,7 +59,7 @@ def test_replicas_without_a_pipeline_take_what_the_closed_form_says(name: str) -
         evaluator.replayed_time(priced),
         scenario.jitter,
         paces_of(evaluator, priced),
-        packed=evaluator.packed(priced),
+        packed=evaluator.packed(priced, scenario.jitter.jitter),
     )
     error = times.std() / math.sqrt(RUNS)
     assert abs(times.mean() - form.mean) <= 4 * error + form.error
@@ -69,7 +69,9 @@ def test_a_device_alone_takes_what_its_sequences_take() -> None:
     scenario = packed({FANS: 1, "training.global_batch_size": 4})
     evaluator = compiled(Evaluator.of(scenario))
     priced = price_table_plan(scenario, evaluator.network, evaluator.workload)
-    work, drawn = evaluator.lower(priced, memory=False), evaluator.packed(priced)
+    work = evaluator.lower(priced, memory=False)
+    drawn = evaluator.packed(priced, scenario.jitter.jitter)
+    assert drawn is not None
     more = sum(
         drawn.growth(work, kind, 0) * float(times[0])
         for kind, times in {
@@ -98,7 +100,8 @@ def test_stages_of_a_replica_see_the_same_documents() -> None:
     scenario = packed({**values, "training.global_batch_size": 1})
     evaluator = compiled(Evaluator.of(scenario))
     priced = price_table_plan(scenario, evaluator.network, evaluator.workload)
-    drawn = evaluator.packed(priced)
+    drawn = evaluator.packed(priced, scenario.jitter.jitter)
+    assert drawn is not None
     work = evaluator.lower(priced, memory=False)
     more = sum(
         drawn.growth(work, kind, stage) * float(times[stage])

@@ -175,6 +175,7 @@ def arguments(case):
             expert=np.array(case.expert),
             largest=np.zeros(num_layers),
             is_block=is_block,
+            frozen=np.zeros(num_layers),
             saved=np.zeros((tables.NUM_MODES, num_layers)),
             working=np.zeros((tables.NUM_MODES, num_layers)),
         ),
