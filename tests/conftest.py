@@ -74,6 +74,7 @@ COSTLY = (
     "tests/nestsim/features/compare/test_comparison_in_browser.py",
     "tests/nestsim/features/jitter/test_jitter_job.py::test_results_are_the_same",
     "tests/nestsim/features/profile/test_links.py::test_two_ranks",
+    "tests/nestsim/features/run/test_goodput.py",
     "tests/nestsim/features/run/test_run_in_browser.py",
     "tests/nestsim/features/run/test_whatif_in_browser.py",
     "tests/nestsim/features/serve/test_serve.py",

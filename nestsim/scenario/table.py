@@ -159,7 +159,8 @@ class HandedOn(Spec):
     """What `nestsim stress` does to the cluster; other commands do not read it."""
 
     goodput: Annotated[GoodputSpec, _WITH_DEFAULTS] = field(default_factory=GoodputSpec)
-    """What fails, and what the job does about it; only `nestsim goodput` reads it."""
+    """What fails, and what the job does about it: `nestsim goodput` reads it, and
+    `nestsim run`, which says it in short."""
 
     jitter: Annotated[JitterSpec, BuiltFrom(JitterTable), _WITH_DEFAULTS] = field(
         default_factory=JitterSpec

@@ -7,6 +7,8 @@ setting as `estimators.training.ParallelismConfig` and `planner.step.plan.Plan` 
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from estimators.collectives.algorithms import (
     ALGORITHM_NAMES,
     IN_NETWORK,
@@ -407,20 +409,22 @@ def _check_devices(plan: Plan, num_devices: int) -> None:
                 got=f"{len(stage.devices)} rows of {sorted(widths)}",
                 expected=f"{shape[0]} rows (data) of {shape[1]} (context x tensor)",
             )
-        wrong = [d for row in stage.devices for d in row if not 0 <= d < num_devices]
-        if wrong:
+        devices = np.array(stage.devices, dtype=np.int64)
+        wrong = devices[(devices < 0) | (devices >= num_devices)]
+        if wrong.size:
             raise InputError(
                 "no such device",
                 where=where,
-                got=wrong[0],
+                got=int(wrong[0]),
                 expected=f"0 to {num_devices - 1}",
             )
-    used = Counter(d for stage in plan.stages for row in stage.devices for d in row)
-    device, times = used.most_common(1)[0]
-    if times > 1:
+    used = np.concatenate(
+        [np.array(stage.devices, dtype=np.int64).ravel() for stage in plan.stages]
+    )
+    if np.bincount(used).max() > 1:
         raise InputError(
             "a device is used more than once",
             where="stages",
-            got=device,
+            got=Counter(used.tolist()).most_common(1)[0][0],
             expected="every device in one stage and one replica",
         )

@@ -91,6 +91,19 @@ def goodput_document(data: Mapping[str, object]) -> Document:
     return Document.of(record.scenario, "goodput", _headline(record), _sections(record))
 
 
+def goodput_section(data: Mapping[str, object]) -> Section:
+    """Return the short of it, for the report of a run.
+
+    Parameters
+    ----------
+    data
+        As ``goodput.json`` has it, of a job with a plan.
+    """
+    record = GoodputRecord.read(data)
+    sentences = Sentences((record.headline + ".", *record.in_words))
+    return Section("goodput", "Through failures", (sentences, _causes(record)))
+
+
 def _sections(data: GoodputRecord) -> Iterator[Section]:
     blocks = (_causes(data), _ranges(data))
     yield Section("time", "Where the time goes", blocks)

@@ -75,9 +75,22 @@ ENOUGH = 0.999
 
 
 def goodput_job(
-    scenario: Scenario, *, progress: Progress | None = None
+    scenario: Scenario,
+    *,
+    replayed: ReplayedResult | None = None,
+    progress: Progress | None = None,
 ) -> GoodputResult:
     """Find what the job of a scenario trains through failures.
+
+    Parameters
+    ----------
+    scenario
+        The job; its table [goodput] says what fails.
+    replayed
+        What a run of it found, if there was one; else the plan is replayed, or looked
+        for.
+    progress
+        Called now and then.
 
     Raises
     ------
@@ -86,7 +99,8 @@ def goodput_job(
     """
     spec = scenario.goodput
     network, workload = build_job(scenario, progress)
-    replayed = _replayed(scenario, progress)
+    if replayed is None:
+        replayed = _replayed(scenario, progress)
     result = GoodputResult(
         scenario_name=scenario.name,
         num_devices=network.num_devices,

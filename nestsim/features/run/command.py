@@ -28,7 +28,7 @@ from nestsim.commands.calls import (
 from nestsim.commands.report import DocumentReport, Parts, ScenarioReport
 from nestsim.commands.task import Printable, Reply, Task
 from nestsim.document.folder import PAGE, REPORT, Writer, json_writer, writer_of
-from nestsim.document.parts import Document
+from nestsim.document.parts import Document, Section
 from nestsim.document.wording import plan_label
 from nestsim.evaluate.cost import RunCost
 from nestsim.evaluate.job import explain_job, plan_job, run_job, simulate_job
@@ -56,6 +56,7 @@ from nestsim.features.run.explain import (
     explanation_sentences,
 )
 from nestsim.features.run.figures import hottest_link_use
+from nestsim.features.run.goodput import BEFORE_GOODPUT, run_goodput
 from nestsim.features.run.nest import scores_json, solution_document, solution_json
 from nestsim.features.run.record import (
     assertions_json,
@@ -208,7 +209,7 @@ class JobReport(CertifiedReport, ScenarioReport):
         return Parts(
             record=record,
             rows=summary_rows(result),
-            document=partial(run_document, result, self.assertions),
+            document=self._document,
             files=run_writers(result, record, text),
             pictures=PICTURES,
             has_report=True,
@@ -218,6 +219,16 @@ class JobReport(CertifiedReport, ScenarioReport):
             else {},
             manifest={**result_facts(result, text), **self.scenario.module_facts()},
         )
+
+    def _document(self) -> Document:
+        """Return what the terminal and the report say."""
+        document = run_document(self.result, self.assertions)
+        return document.with_section(self._goodput, BEFORE_GOODPUT)
+
+    @cached_property
+    def _goodput(self) -> Section:
+        """What the reported plan trains through failures."""
+        return run_goodput(self.scenario, self.result)
 
     @cached_property
     def _candidates(self) -> dict[str, object] | None:
@@ -231,6 +242,7 @@ class JobReport(CertifiedReport, ScenarioReport):
         """Return what can be said from the folder of results, and what launches it."""
         best = self.best
         page = run_document(self.result, rows=candidate_rows(self.result))
+        page = page.with_section(self._goodput, BEFORE_GOODPUT)
         page = page.with_section(candidates_section(self._candidates), "candidates")
         if best is None:
             return page

@@ -35,6 +35,7 @@ from nestsim.evaluate.results import (
 )
 from nestsim.evaluate.verdict import Verdict
 from nestsim.features.run.document import launch_section, run_document
+from nestsim.features.run.goodput import BEFORE_GOODPUT, run_goodput
 from nestsim.features.run.record import reported_candidate
 from nestsim.features.run.result_record import (
     CauseRecord,
@@ -444,6 +445,8 @@ def report_page(
         )
         best = reported_candidate(replayed.result)
         page = run_document(replayed.result, rows=replayed.rows)
+        goodput = run_goodput(replayed.scenario, replayed.result)
+        page = page.with_section(goodput, BEFORE_GOODPUT)
         page = page.with_section(_candidates(place), "candidates")
         if best is not None:
             snippets = launch_snippets(replayed.scenario, best.priced.plan)

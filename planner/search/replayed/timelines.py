@@ -252,7 +252,7 @@ class TimelineBounds:
     """Prices of placements."""
     transfers: Callable[[Plan], FloatArray | None]
     """As of `planner.search.replayed.replays.Replays`."""
-    _known: dict[object, FloatArray | None] = field(default_factory=dict)
+    _known: dict[object, tuple[FloatArray, ...] | None] = field(default_factory=dict)
     """What transfers depend on -> these."""
 
     def bound(self, leaf: Leaf, relaxed: StageRates, enough: float = np.inf) -> float:
@@ -306,16 +306,18 @@ class TimelineBounds:
     ) -> tuple[FloatArray, ...]:
         """Return what transfers take at least, for each kind of replicas."""
         alone = placed.alone.boundaries
-        rates = self._lockstep(leaf, shape)
+        rates = self._lockstep(leaf, shape, placed)
         if rates is None:
             return alone
-        which = placed.kinds.which
-        return tuple(
-            np.unique(rates[which == number], axis=0) for number in range(len(alone))
-        )
+        return rates
 
-    def _lockstep(self, leaf: Leaf, shape: Shape) -> FloatArray | None:
-        """Return what transfers take that share their links with those like them."""
+    def _lockstep(
+        self, leaf: Leaf, shape: Shape, placed: Placed
+    ) -> tuple[FloatArray, ...] | None:
+        """Return what transfers take that share their links with those like them.
+
+        Of each kind of replicas, those that are alike once.
+        """
         sizes, choice = leaf.configuration, leaf.choice
         table = self.bounds.workload.table(shape.degrees)
         virtual = SCHEDULES[shape.schedule_name].virtual_stages(shape.p, shape.v)
@@ -334,5 +336,28 @@ class TimelineBounds:
             if len(self._known) >= MOST_TRANSFERS:
                 self._known.clear()
             self.prices.work.spend(2 * PRICED + 4 * sizes.devices // PRICED_DEVICES)
-            self._known[key] = self.transfers(self.prices.listing.plan(leaf, rates))
+            slowest = self.transfers(self.prices.listing.plan(leaf, rates))
+            self._known[key] = None
+            if slowest is not None:
+                which = placed.kinds.which
+                self._known[key] = tuple(
+                    distinct_rows(slowest[which == number])
+                    for number in range(len(placed.alone.boundaries))
+                )
         return self._known[key]
+
+
+def distinct_rows(values: FloatArray) -> FloatArray:
+    """Return what `numpy.unique` does along the first axis.
+
+    Rows of equal bits are found by a sum of their bits times odd numbers first, and
+    compared: tens of thousands of replicas have few rates.
+    """
+    bits = np.ascontiguousarray(values).view(np.uint64).reshape(len(values), -1)
+    factors = np.uint64(0x9E3779B97F4A7C15) * np.arange(
+        1, 2 * bits.shape[1], 2, dtype=np.uint64
+    )
+    _, first, like = np.unique(bits @ factors, return_index=True, return_inverse=True)
+    if not np.array_equal(bits[first][like], bits):
+        return np.asarray(np.unique(values, axis=0))
+    return np.asarray(np.unique(values[first], axis=0))
