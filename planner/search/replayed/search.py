@@ -367,6 +367,8 @@ class _ReplayFrontier:
                 continue
             leaves = min(some, key=lambda leaves: float(leaves.bounds[0]))
             for place in range(min(LOOKED_AT, len(leaves.bounds))):
+                if leaves.bounds[place] >= self._beyond_limit:
+                    break
                 self.try_plan(plan := self.candidates.plan(leaves.leaf(place)))
                 # Cut off here it would be later, when cutoffs have fallen.
                 self._times.setdefault(plan, np.inf)
