@@ -147,7 +147,6 @@ def class_table(table: LayerTable, *, num_chunks: int = 1) -> ClassTable:
     for mode in ("selective", "full", "stage"):
         recompute[RECOMPUTE_MODES[mode]] = total(table.recompute_time[mode])
     saved, working, once = _memory(table, classes, num_chunks)
-    working += total(table.frozen)
     parameters = total(table.parameters - table.expert_parameters)
     parameters[classes.whole] -= table.tied_parameters
     sums = rows.ClassSums(
@@ -156,6 +155,7 @@ def class_table(table: LayerTable, *, num_chunks: int = 1) -> ClassTable:
         saved=saved,
         working=working,
         once=once,
+        frozen=total(table.frozen),
         num_layers=total(np.where(table.is_block > 0, num_chunks, 1.0)),
         parameters=parameters,
         expert_parameters=total(table.expert_parameters),

@@ -92,6 +92,9 @@ class ClassSums(NamedTuple):
     once: FloatVector
     """Saved by layers that have one pass in flight at most [byte]."""
 
+    frozen: FloatVector
+    """Weights that are not trained, and never sharded [byte]."""
+
     num_layers: FloatVector
     """Layers whose parameters are sent one after another."""
 
@@ -372,7 +375,7 @@ def most_in_flight(
             updated = sharded if holds.shards_optimizer > 0.0 else whole
             reduced = sharded if holds.shards_gradients > 0.0 else whole
             gathered = sharded if holds.shards_weights > 0.0 else whole
-            held = job.optimizer_bytes * updated
+            held = sums.frozen[k] + job.optimizer_bytes * updated
             held += job.gradient_bytes * reduced
             held += job.weight_bytes * gathered
             copies = job.copies_bytes * updated

@@ -34,6 +34,7 @@ def random_case(rng):
         saved=amounts(3, *kinds) + 8.0,
         working=amounts(4, *kinds),
         once=amounts(2, NUM_CLASSES),
+        frozen=amounts(2, NUM_CLASSES),
         num_layers=np.ones(NUM_CLASSES),
         parameters=amounts(8, NUM_CLASSES),
         expert_parameters=amounts(4, NUM_CLASSES) * rng.integers(0, 2),
@@ -90,7 +91,7 @@ def fits(case, c, k, passes):
         / (least if holds.shards_gradients else 1),
         ACTIVATIONS: sums.most_saved[mode, k],
     }
-    static = sum(states.values()) - on_host
+    static = sums.frozen[k] + sum(states.values()) - on_host
     static += ON_THE_WAY * sum(away[kind] * part for kind, part in staged.items())
     in_step = static + job.copies_bytes * updated * (1 - away[OPTIMIZER])
     whole = holds.whole_gradients * job.reduce_bytes
