@@ -315,8 +315,9 @@ def block_stage_memory(
         "buffers": float(static.buffers),
         "activations": stage.in_flight * alive,
         "working": _blocks_inside(table, mode, block, ends),
-        FROZEN: float(table.frozen[ends].sum()),
     }
+    if frozen := float(table.frozen[ends].sum()):
+        parts[FROZEN] = frozen
     sharded = LEDGER[stage.zero_stage].sharded
     largest = float(table.largest_parameters[[block, *ends]].max())
     layer = (
