@@ -2,9 +2,6 @@
 
 from nestsim.document.parts import Section, Sentences
 from nestsim.evaluate.results import ReplayedResult
-from nestsim.features.goodput.document import goodput_section
-from nestsim.features.goodput.job import goodput_job
-from nestsim.features.goodput.record import goodput_json
 from nestsim.scenario.goodput import GoodputSpec
 from nestsim.scenario.load import Scenario
 from topologies.errors import InputError
@@ -21,6 +18,11 @@ def run_goodput(scenario: Scenario, result: ReplayedResult) -> Section:
     """
     if scenario.goodput == GoodputSpec() or not result.candidates:
         return Section("goodput", "Through failures", ())
+    # With scipy's distributions: jobs that ask for no goodput do not wait for them.
+    from nestsim.features.goodput.document import goodput_section
+    from nestsim.features.goodput.job import goodput_job
+    from nestsim.features.goodput.record import goodput_json
+
     try:
         found = goodput_job(scenario, replayed=result)
     except InputError as error:
