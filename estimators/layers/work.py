@@ -441,9 +441,11 @@ class LayerTable:
 
     frozen_weights: FloatArray = field(default_factory=lambda: np.zeros(0))
     """Weights of a vision tower that are not trained, whole on each device, shape
-    ``(L,)``; empty for none [byte]."""
+    ``(L,)``; zeros if left out [byte]."""
 
     def __post_init__(self) -> None:
+        if not self.frozen_weights.size:
+            object.__setattr__(self, "frozen_weights", np.zeros(self.num_layers))
         _freeze(self)
         assert self.boundary_bytes.shape == (self.num_layers + 1,)
 
@@ -451,13 +453,6 @@ class LayerTable:
     def num_layers(self) -> int:
         """Number of layers ``L``."""
         return len(self.names)
-
-    @property
-    def frozen(self) -> FloatArray:
-        """Return `frozen_weights` of each layer, ``(L,)`` [byte]."""
-        if self.frozen_weights.size:
-            return self.frozen_weights
-        return np.zeros(self.num_layers)
 
     def waited(self, name: str) -> FloatArray:
         """Return one of `host_time`, ``(L,)`` [s]."""

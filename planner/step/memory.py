@@ -316,7 +316,7 @@ def block_stage_memory(
         "activations": stage.in_flight * alive,
         "working": _blocks_inside(table, mode, block, ends),
     }
-    if frozen := float(table.frozen[ends].sum()):
+    if frozen := float(table.frozen_weights[ends].sum()):
         parts[FROZEN] = frozen
     sharded = LEDGER[stage.zero_stage].sharded
     largest = float(table.largest_parameters[[block, *ends]].max())
@@ -402,7 +402,7 @@ def memory_of_stage(
         "activations": in_flight(table, plan, index, activations),
         "working": activations.backward_working,
     }
-    if frozen := sum(float(table.frozen[span].sum()) for span in held):
+    if frozen := sum(float(table.frozen_weights[span].sum()) for span in held):
         parts[FROZEN] = frozen
     if stage.zero_hpz_partition_size > 1:
         copied = (share.dense + share.expert) / stage.zero_hpz_partition_size

@@ -76,7 +76,7 @@ def interleave_chain(table: LayerTable, v: int) -> LayerTable:
         recompute_time=by_mode(table.recompute_time, np.sum),
         forward_flops=total(table.forward_flops),
         parameters=total(table.parameters),
-        frozen_weights=total(table.frozen),
+        frozen_weights=total(table.frozen_weights),
         expert_parameters=total(table.expert_parameters),
         largest_parameters=combine_columns(table.largest_parameters, np.max),
         is_block=combine_columns(table.is_block, np.max),

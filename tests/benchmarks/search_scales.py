@@ -94,8 +94,8 @@ def measured(devices: int, output: Path) -> Row:
     _, status, used = os.wait4(process.pid, 0)
     if os.waitstatus_to_exitcode(status) != 0:
         sys.exit(f"{file}: nestsim run ended with {os.waitstatus_to_exitcode(status)}")
-    found = json.loads((place / "result.json").read_text(encoding="utf-8"))
-    search, best = found["search"], found["candidates"][0]
+    result = json.loads((place / "result.json").read_text(encoding="utf-8"))
+    search, best = result["search"], result["candidates"][0]
     return {
         "devices": devices,
         "configurations": search["configurations"],
@@ -103,8 +103,8 @@ def measured(devices: int, output: Path) -> Row:
         "replays": search["plans replayed"],
         "cpu_seconds": used.ru_utime + used.ru_stime,
         "peak_gib": used.ru_maxrss / 2**20,
-        "gap": 100.0 * found["optimality_gap"],
-        "iteration_time": found["simulated"]["iteration_time_s"],
+        "gap": 100.0 * result["optimality_gap"],
+        "iteration_time": result["simulated"]["iteration_time_s"],
         "plan": best["placement"],
     }
 

@@ -227,7 +227,7 @@ class Pieces:
         whole = self.dense + self.expert
         shard = self.dense / size + self.expert / job.expert_group
         updated = shard if zero >= 1 else whole
-        held = each.optimizer * updated + self.held @ self.table.frozen
+        held = each.optimizer * updated + self.held @ self.table.frozen_weights
         held = held + each.gradients * (shard if zero >= 2 else whole)
         held = held + each.weights * (shard if zero >= 3 else whole)
         copies = each.copies * updated

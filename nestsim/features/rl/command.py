@@ -2,13 +2,21 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nestsim.commands.calls import ProgressTarget, ScenarioSource, reported
 from nestsim.commands.report import Parts, ScenarioReport
 from nestsim.document.folder import writer_of
+from nestsim.evaluate.cluster import cluster_network, network_in_use
 from nestsim.features.rl.document import rl_document
+from nestsim.features.rl.evaluate import RlStep
 from nestsim.features.rl.job import RlResult, rl_job
 from nestsim.features.rl.record import rl_json
+from nestsim.scenario.load import Scenario
+from planner.plans.written import plan_settings
+
+if TYPE_CHECKING:
+    from nestsim.launch.job import LaunchFiles
 
 SCRIPT = "verl.sh"
 """Name of what launches the step with verl."""
@@ -52,11 +60,8 @@ class RlReport(ScenarioReport):
 
     def _write_launch(self, path: Path) -> None:
         """Write what launches the step with verl."""
-        # All formats of launches: who only looks at a step does not wait for them.
-        from nestsim.features.rl.launch import verl_launch
-
         assert self.result.step is not None
-        content = verl_launch(self.scenario, self.result.step).files[SCRIPT]
+        (content,) = verl_launch(self.scenario, self.result.step).files.values()
         writer_of(content)(path)
 
 
@@ -95,3 +100,32 @@ def phase_rows(result: RlResult) -> list[dict[str, object]]:
         }
         for phase in result.step.phases
     ]
+
+
+def verl_launch(scenario: Scenario, step: RlStep) -> "LaunchFiles":
+    """Return the files that launch a step with verl, and what they do not say."""
+    # Formats of launches: who only looks at a step does not wait for them.
+    from nestsim.launch.formats.trainers.verl_writing import write_verl
+    from nestsim.launch.job import LaunchJob, with_usual_algorithms
+
+    spec, trainer = scenario.rl, step.trainer
+    assert spec is not None
+    chosen = replace(
+        spec,
+        rollout_devices=step.choice.rollout_devices or None,
+        engine=replace(spec.engine, tensor_parallel_size=step.choice.engine),
+        offload="always" if step.offloaded else "never",
+    )
+    workload = trainer.evaluator.workload
+    plan = with_usual_algorithms(trainer.evaluator.network, workload, trainer.plan)
+    is_block = workload.table(plan.degrees).is_block
+    batch = workload.training.global_batch_size
+    return write_verl(
+        LaunchJob(
+            scenario=replace(scenario, rl=chosen),
+            network=network_in_use(scenario, cluster_network(scenario)),
+            workload=workload,
+            plan=plan,
+            settings=plan_settings(plan, is_block, batch),
+        )
+    )

@@ -49,14 +49,19 @@ from nestsim.features.certificate.command import (
 )
 from nestsim.features.certificate.job import leaves_trail, trail_for
 from nestsim.features.run.cost import cost_cells
-from nestsim.features.run.document import launch_section, plan_document, run_document
+from nestsim.features.run.document import (
+    BEFORE_GOODPUT,
+    launch_section,
+    plan_document,
+    run_document,
+    run_goodput,
+)
 from nestsim.features.run.explain import (
     explain_document,
     explain_json,
     explanation_sentences,
 )
 from nestsim.features.run.figures import hottest_link_use
-from nestsim.features.run.goodput import BEFORE_GOODPUT, run_goodput
 from nestsim.features.run.nest import scores_json, solution_document, solution_json
 from nestsim.features.run.record import (
     assertions_json,

@@ -81,10 +81,12 @@ from nestsim.features.run.timeline import timeline_figure, timeline_windows
 from nestsim.features.run.why_document import given_sentence, time_facts, why_sections
 from nestsim.features.topology.document import tiers_table
 from nestsim.lowering.notes import left_out_level_notes
+from nestsim.scenario.goodput import GoodputSpec
 from planner.cost.objective import PricedPlan
 from planner.frameworks.framework import IDEAL_PRESET
 from planner.search.replayed.replays import OTHER_COPIES, OTHER_LAYOUTS
 from planner.step.plan import Plan
+from topologies.errors import InputError
 from topologies.network import Network
 from topologies.units import format_duration, format_size
 
@@ -98,6 +100,7 @@ if TYPE_CHECKING:
         ReplayedResult,
         SimplestPlan,
     )
+    from nestsim.scenario.load import Scenario
     from nestsim.simulator.system import Replay
 
     AnyCandidate = Candidate | PlannedCandidate
@@ -107,6 +110,9 @@ ROUNDING = 1e-9
 
 LEAST_SAID = 1e-3
 """Smaller gaps are told as this one, as a part of the time."""
+
+BEFORE_GOODPUT = "time"
+"""Section behind which stands what a plan trains through failures."""
 
 _BEYOND = (
     (OTHER_LAYOUTS, "layout", " of blocks"),
@@ -576,3 +582,23 @@ def step_window(replay: "Replay") -> TimeWindow:
             for window in timeline_windows(replay)
         ),
     )
+
+
+def run_goodput(scenario: "Scenario", result: "ReplayedResult") -> Section:
+    """Return what ``nestsim goodput`` says of the reported plan, in short.
+
+    Nothing stands in it if the scenario has no table [goodput], or nothing fits. What
+    does not go together there says so in place of it: the plan stands.
+    """
+    if scenario.goodput == GoodputSpec() or not result.candidates:
+        return Section("goodput", "Through failures", ())
+    # With scipy's distributions: jobs that ask for no goodput do not wait for them.
+    from nestsim.features.goodput.document import goodput_section
+    from nestsim.features.goodput.job import goodput_job
+    from nestsim.features.goodput.record import goodput_json
+
+    try:
+        trained = goodput_job(scenario, replayed=result)
+    except InputError as error:
+        return Section("goodput", "Through failures", (Sentences((str(error),)),))
+    return goodput_section(goodput_json(trained))

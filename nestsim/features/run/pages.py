@@ -34,8 +34,12 @@ from nestsim.evaluate.results import (
     WhatIf,
 )
 from nestsim.evaluate.verdict import Verdict
-from nestsim.features.run.document import launch_section, run_document
-from nestsim.features.run.goodput import BEFORE_GOODPUT, run_goodput
+from nestsim.features.run.document import (
+    BEFORE_GOODPUT,
+    launch_section,
+    run_document,
+    run_goodput,
+)
 from nestsim.features.run.record import reported_candidate
 from nestsim.features.run.result_record import (
     CauseRecord,

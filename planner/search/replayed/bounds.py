@@ -631,7 +631,7 @@ def _columns_of(
         expert=np.array(table.expert_parameters, dtype=np.float64),
         largest=np.array(table.largest_parameters, dtype=np.float64),
         is_block=np.array(table.is_block, dtype=np.float64),
-        frozen=np.array(table.frozen, dtype=np.float64),
+        frozen=np.array(table.frozen_weights, dtype=np.float64),
         saved=saved,
         working=working,
     )

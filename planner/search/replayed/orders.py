@@ -323,20 +323,20 @@ def passes_in_flight(schedule: str, p: int, m: int, v: int) -> IntArray:
     It does not grow beyond `ENOUGH` rounds of microbatches, or `ENOUGH_LISTED` of them
     for each stage of listed ones, but where all forward passes come first.
     """
-    found = SCHEDULES[schedule]
-    bubbles = found.bubbles_kept(p) if found.forward_first else 0
-    m = _enough(found, p, m)
-    return np.array([found.in_flight(i, p, m, v) + bubbles for i in range(p)])
+    rules = SCHEDULES[schedule]
+    bubbles = rules.bubbles_kept(p) if rules.forward_first else 0
+    m = _enough(rules, p, m)
+    return np.array([rules.in_flight(i, p, m, v) + bubbles for i in range(p)])
 
 
 @lru_cache(maxsize=8192)
 def pass_counts(schedule: str, p: int, m: int, v: int) -> tuple[IntArray, IntArray]:
     """Return `passes_in_flight`, and forward passes before the first backward one."""
-    found = SCHEDULES[schedule]
+    rules = SCHEDULES[schedule]
     in_flight = passes_in_flight(schedule, p, m, v)
-    if found.forward_first:
+    if rules.forward_first:
         return in_flight, np.full(p, m * v)
-    program = found.program(p, _enough(found, p, m), v)
+    program = rules.program(p, _enough(rules, p, m), v)
     first = np.zeros(p, dtype=np.int64)
     for i in range(p):
         kinds = program.kind[program.indptr[i] : program.indptr[i + 1]]
@@ -364,16 +364,16 @@ def alone_passes(schedule: str, p: int, m: int, v: int) -> IntArray:
     kind, virtual = program.kind, program.virtual_stage
     written = rules.written_kinds(kind, virtual, program.indptr)
     chunk = rules.virtual_stages(p, v).chunk[virtual]
-    found = np.zeros((p, 2, v), dtype=np.int64)
+    alone = np.zeros((p, 2, v), dtype=np.int64)
     for i in range(p):
         here = slice(*program.indptr[i : i + 2])
         kind, part = program.kind[here], chunk[here]
         pairs = np.flatnonzero(np.isin(written[here], list(PAIRED)))
         begin, end = (pairs[0], pairs[-1] + 1) if pairs.size else (kind.size, 0)
         forward, backward = part[:begin][kind[:begin] == FORWARD], part[end:]
-        found[i, 0] = np.bincount(forward, minlength=v)
-        found[i, 1] = np.bincount(backward[kind[end:] == BACKWARD], minlength=v)
-    return found
+        alone[i, 0] = np.bincount(forward, minlength=v)
+        alone[i, 1] = np.bincount(backward[kind[end:] == BACKWARD], minlength=v)
+    return alone
 
 
 def is_listed(schedule: str) -> bool:

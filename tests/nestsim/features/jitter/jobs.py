@@ -1,8 +1,13 @@
 """A small model on one node, with and without a pipeline, for tests of jitter."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from nestsim.evaluate.evaluator import Evaluator
+from nestsim.evaluate.job import price_table_plan
+from nestsim.features.jitter.closed_form import step_form
+from nestsim.features.jitter.job import compiled, jittered_times, paces_of
 from nestsim.scenario.load import Scenario
 
 TEXT = """
@@ -51,3 +56,19 @@ def noisy(
     """Return the job with random factors on compute."""
     compute = {"distribution": distribution, "cv": cv, "per": per}
     return small({"jitter.compute": compute, **(more or {})})
+
+
+def check_closed_form(scenario: Scenario, runs: int) -> None:
+    """Hold the mean step of a plan's runs to the closed form, within four errors."""
+    evaluator = compiled(Evaluator.of(scenario))
+    priced = price_table_plan(scenario, evaluator.network, evaluator.workload)
+    times = jittered_times(evaluator, priced, scenario.jitter, range(runs))
+    form = step_form(
+        evaluator.lower(priced, memory=False),
+        evaluator.replayed_time(priced),
+        scenario.jitter,
+        paces_of(evaluator, priced),
+        packed=evaluator.packed(priced, scenario.jitter.jitter),
+    )
+    error = times.std() / math.sqrt(runs)
+    assert abs(times.mean() - form.mean) <= 4 * error + form.error

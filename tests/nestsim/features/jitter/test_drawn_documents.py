@@ -1,6 +1,5 @@
 """Microbatches with documents of their own: replayed, and in closed form."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -8,17 +7,15 @@ import pytest
 
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.job import price_table_plan
-from nestsim.features.jitter.closed_form import step_form
 from nestsim.features.jitter.job import (
     compiled,
     jitter_job,
     jittered_times,
-    paces_of,
 )
 from nestsim.scenario.load import Scenario
 from planner.step.instructions import BACKWARD, FORWARD
 from tests import failures
-from tests.nestsim.features.jitter.jobs import small
+from tests.nestsim.features.jitter.jobs import check_closed_form, small
 from topologies.errors import InputError
 
 RUNS = 400
@@ -51,18 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
 @failures.over("name", CASES)
 def test_replicas_without_a_pipeline_take_what_the_closed_form_says(name: str) -> None:
     scenario = packed(CASES[name])
-    evaluator = compiled(Evaluator.of(scenario))
-    priced = price_table_plan(scenario, evaluator.network, evaluator.workload)
-    times = jittered_times(evaluator, priced, scenario.jitter, range(RUNS))
-    form = step_form(
-        evaluator.lower(priced, memory=False),
-        evaluator.replayed_time(priced),
-        scenario.jitter,
-        paces_of(evaluator, priced),
-        packed=evaluator.packed(priced, scenario.jitter.jitter),
-    )
-    error = times.std() / math.sqrt(RUNS)
-    assert abs(times.mean() - form.mean) <= 4 * error + form.error
+    check_closed_form(scenario, RUNS)
 
 
 def test_a_device_alone_takes_what_its_sequences_take() -> None:

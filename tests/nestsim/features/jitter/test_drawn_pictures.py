@@ -10,11 +10,10 @@ import pytest
 
 from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.job import price_table_plan
-from nestsim.features.jitter.closed_form import step_form
-from nestsim.features.jitter.job import compiled, jitter_job, jittered_times, paces_of
+from nestsim.features.jitter.job import compiled, jitter_job, jittered_times
 from nestsim.scenario.load import Scenario
 from planner.step.instructions import BACKWARD, FORWARD
-from tests.nestsim.features.jitter.jobs import TEXT, small
+from tests.nestsim.features.jitter.jobs import TEXT, check_closed_form, small
 from tests.nestsim.scenario.test_pictures import GEMMA
 from topologies.errors import InputError
 
@@ -120,18 +119,7 @@ def test_a_frozen_tower_varies_in_forward_passes_alone(tmp_path: Path) -> None:
 
 def test_replicas_take_what_the_closed_form_says(tmp_path: Path) -> None:
     scenario = seeing(tmp_path, {"training.global_batch_size": 64})
-    evaluator = compiled(Evaluator.of(scenario))
-    priced = price_table_plan(scenario, evaluator.network, evaluator.workload)
-    times = jittered_times(evaluator, priced, scenario.jitter, range(RUNS))
-    form = step_form(
-        evaluator.lower(priced, memory=False),
-        evaluator.replayed_time(priced),
-        scenario.jitter,
-        paces_of(evaluator, priced),
-        packed=evaluator.packed(priced, scenario.jitter.jitter),
-    )
-    error = times.std() / math.sqrt(RUNS)
-    assert abs(times.mean() - form.mean) <= 4 * error + form.error
+    check_closed_form(scenario, RUNS)
 
 
 def test_sequences_that_are_alike_have_none_to_draw(tmp_path: Path) -> None:

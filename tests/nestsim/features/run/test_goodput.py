@@ -7,7 +7,7 @@ from nestsim.document.parts import FigureBlock, Sentences
 from nestsim.features.goodput.document import goodput_section
 from nestsim.features.goodput.job import goodput_job
 from nestsim.features.goodput.record import goodput_json
-from nestsim.features.run.goodput import run_goodput
+from nestsim.features.run.document import run_goodput
 from nestsim.scenario.load import load_scenario
 
 SMALL = Path("scenarios/gpt3_1.3b_8_a100.toml")

@@ -161,8 +161,8 @@ class Case:
     def b(self, k: int, *, alone: bool = False) -> float:
         """Return the backward pass of a virtual stage, with what it repeats."""
         rows = [self.backward, self.alone_backward][: 1 + alone]
-        each = [self.row(k, r)[self.mode] for r in rows]
-        row = [sum(both) for both in zip(*each, strict=True)]
+        parts = [self.row(k, r)[self.mode] for r in rows]
+        row = [sum(both) for both in zip(*parts, strict=True)]
         time = self.messages_time + sum(row[layer] for layer in self.layers(k))
         least = 0.0
         if self.rules.reduces_each:
@@ -254,17 +254,17 @@ class Case:
 
     def way(self, wires: Any, ks: range, direction: int) -> float:
         """Return the time to pass virtual stages, and the boundary after each."""
-        each = self.b if direction else self.f
+        time = self.b if direction else self.f
         return sum(
-            each(k, alone=self.is_alone(k, direction)) + wires[k % self.p][direction]
+            time(k, alone=self.is_alone(k, direction)) + wires[k % self.p][direction]
             for k in ks
         )
 
     def alone_work(self, i: int, direction: int) -> float:
         """Return what passes of a stage take longer for having none beside them."""
-        each = self.b if direction else self.f
+        time = self.b if direction else self.f
         return sum(
-            number * (each(k, alone=True) - each(k))
+            number * (time(k, alone=True) - time(k))
             for number, k in zip(self.alone[i][direction], self.chunks(i), strict=True)
         )
 

@@ -328,7 +328,7 @@ def test_counts_of_groups_are_those_of_all_microbatches(p, v, pairs):
 
 def alone_one_by_one(name, p, m, v):
     """Count passes before a stage's first pair, and behind its last one."""
-    found = []
+    counts = []
     for stage in range(p):
         kind, _, chunk = SCHEDULES[name].instructions(stage, p, m, v)
         passes = list(zip(kind.tolist(), chunk.tolist(), strict=True))
@@ -338,13 +338,13 @@ def alone_one_by_one(name, p, m, v):
         first, last = (begins[0], begins[-1] + 2) if begins else (len(passes), 0)
         filling, emptying = passes[:first], passes[last:]
         assert {kind for kind, _ in filling} <= {FORWARD}
-        found.append(
+        counts.append(
             [
                 [filling.count((FORWARD, c)) for c in range(v)],
                 [emptying.count((BACKWARD, c)) for c in range(v)],
             ]
         )
-    return found
+    return counts
 
 
 @failures.over(("p", "v"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 4)])
@@ -352,12 +352,12 @@ def test_what_fills_and_empties_is_that_of_all_microbatches(p, v):
     name = schedule_name(v, pairs=True)
     for m in range(1, 40):
         if v == 1 or (m >= p and m % round_length(p, m) == 0):
-            found = alone_passes(name, p, m, v)
-            assert found.tolist() == alone_one_by_one(name, p, m, v)
+            alone = alone_passes(name, p, m, v)
+            assert alone.tolist() == alone_one_by_one(name, p, m, v)
             # What first bounds take of it.
-            assert (found[:, :, :-1] >= p).all()
+            assert (alone[:, :, :-1] >= p).all()
             last = np.minimum(p - 1, 2 * np.arange(p)[::-1] + 1)
-            assert (found[:, :, -1] >= last[:, None]).all()
+            assert (alone[:, :, -1] >= last[:, None]).all()
 
 
 @failures.over("schedule, hides_experts", [("dualpipe-v", False), ("zb-v", True)])
