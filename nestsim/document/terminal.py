@@ -135,7 +135,9 @@ def _brief(block: Block) -> Block:
     if isinstance(block, FigureBlock):
         table = _brief(block.table)
         assert isinstance(table, DataTable)
-        return replace(block, table=table)
+        left = len(block.table.rows) - len(table.rows)
+        more = f"{left:,} more with --verbose." if left else ""
+        return replace(block, table=table, note=f"{block.note} {more}".strip())
     if isinstance(block, FactList) and block.brief is not None:
         return FactList({name: block.rows[name] for name in block.brief})
     return block
