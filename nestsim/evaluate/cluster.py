@@ -1,4 +1,4 @@
-"""The network of a scenario: as it was built, less what is slow or gone.
+"""The network of a scenario, as it was built, less what is slow or gone; its workload.
 
 Jobs run on it as their collective library uses it (`job_network`), and their software
 knows how large its nodes are.
@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from estimators.collectives.transports import library_network
+from estimators.layers.adapters import with_adapters
+from estimators.layers.work import Degrees
 from estimators.platform import Platform
+from estimators.tracing.trace import trace_model
+from estimators.user_files import constants_with
 from nestsim.evaluate.cost import ClusterCost, cluster_cost
 from nestsim.scenario.hardware.accelerator import DeviceGroup
 from planner.frameworks.framework import PRESETS
+from planner.step.execution import Workload
 from planner.step.fleet import DeviceKind, Fleet
 from topologies.builders import build_network
 from topologies.degrade import Degradation, degrade, slowdowns
@@ -22,6 +27,7 @@ from topologies.errors import InputError, located
 if TYPE_CHECKING:
     from estimators.software import Software
     from nestsim.scenario.load import Scenario
+    from planner.work import Progress
     from topologies.network import Network
 
 _WHERE = "cluster.degraded"
@@ -146,3 +152,56 @@ def cluster_software(scenario: "Scenario", network: "Network") -> "Software":
 def node_size(network: "Network") -> int:
     """Return how many devices a host has, `USUAL_NODE` where nothing tells."""
     return USUAL_NODE if network.rules is None else network.rules.node_size
+
+
+def build_job(
+    scenario: "Scenario", progress: "Progress | None"
+) -> tuple["Network", Workload]:
+    """Build the network of a scenario, and trace its model."""
+    if progress is not None:
+        progress("network: build", None)
+    network = job_network(scenario)
+    workload = build_workload(scenario, cluster_software(scenario, network), progress)
+    workload = workload.on(device_fleet(scenario, network.num_devices))
+    if scenario.profile is not None:
+        _check_measured(workload)
+    return network, workload
+
+
+def build_workload(
+    scenario: "Scenario", software: "Software", progress: "Progress | None"
+) -> Workload:
+    """Trace the model of a scenario; no network is needed.
+
+    Parameters
+    ----------
+    scenario
+        The job.
+    software
+        Its software, told how large nodes are where times matter.
+    progress
+        Told what is done.
+    """
+    if progress is not None:
+        progress("model: trace", None)
+    graph = (
+        trace_model(scenario.spec) if scenario.module is None else scenario.module.graph
+    )
+    return Workload(
+        graph=with_adapters(graph, scenario.training),
+        training=scenario.training,
+        accelerator=scenario.accelerator,
+        software=software,
+        execution=scenario.execution,
+        constants=constants_with(scenario.constants),
+        links=scenario.links,
+        profile=scenario.profile,
+    )
+
+
+def _check_measured(workload: Workload) -> None:
+    """Refuse a profile that lacks an operation of the model, before hours of work."""
+    try:
+        workload.table(Degrees())
+    except InputError as error:
+        raise error.moved("cluster.profile") from None

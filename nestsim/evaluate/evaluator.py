@@ -10,14 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from estimators.layers.adapters import with_adapters
 from estimators.layers.packing import drawn_documents, drawn_pictures
-from estimators.layers.work import Degrees, model_flops_per_sequence
-from estimators.software import Software
-from estimators.tracing.trace import trace_model
-from estimators.user_files import constants_with
+from estimators.layers.work import model_flops_per_sequence
 from nestsim.evaluate.cluster import (
-    cluster_software,
+    build_job,
     device_fleet,
-    job_network,
     priced_cluster,
 )
 from nestsim.evaluate.cost import ClusterCost
@@ -504,59 +500,6 @@ def _throughput(
         mfu_causal=causal / iteration_time / network.num_devices / peak,
         peak_memory=peak_memory,
     )
-
-
-def build_job(
-    scenario: Scenario, progress: Progress | None
-) -> tuple[Network, Workload]:
-    """Build the network of a scenario, and trace its model."""
-    if progress is not None:
-        progress("network: build", None)
-    network = job_network(scenario)
-    workload = build_workload(scenario, cluster_software(scenario, network), progress)
-    workload = workload.on(device_fleet(scenario, network.num_devices))
-    if scenario.profile is not None:
-        _check_measured(workload)
-    return network, workload
-
-
-def build_workload(
-    scenario: Scenario, software: Software, progress: Progress | None
-) -> Workload:
-    """Trace the model of a scenario; no network is needed.
-
-    Parameters
-    ----------
-    scenario
-        The job.
-    software
-        Its software, told how large nodes are where times matter.
-    progress
-        Told what is done.
-    """
-    if progress is not None:
-        progress("model: trace", None)
-    graph = (
-        trace_model(scenario.spec) if scenario.module is None else scenario.module.graph
-    )
-    return Workload(
-        graph=with_adapters(graph, scenario.training),
-        training=scenario.training,
-        accelerator=scenario.accelerator,
-        software=software,
-        execution=scenario.execution,
-        constants=constants_with(scenario.constants),
-        links=scenario.links,
-        profile=scenario.profile,
-    )
-
-
-def _check_measured(workload: Workload) -> None:
-    """Refuse a profile that lacks an operation of the model, before hours of work."""
-    try:
-        workload.table(Degrees())
-    except InputError as error:
-        raise error.moved("cluster.profile") from None
 
 
 def progress_of(

@@ -22,8 +22,8 @@ import numpy as np
 from nestsim.evaluate.uncertainty import MemoryBand, MemoryNeed
 from nestsim.simulator.build import Model, build_model
 from nestsim.simulator.flows import Flows
-from nestsim.simulator.replay import ReplaySettings, fold_model, run_system
-from nestsim.simulator.system import SPAN_KINDS, Incidence, Replay, Run
+from nestsim.simulator.replay import fold_model, run_system
+from nestsim.simulator.system import SPAN_KINDS, Incidence, Replay, ReplaySettings, Run
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
 from planner.step.memory import host_room, host_sentence, is_within, judge_room

@@ -19,8 +19,7 @@ import numpy as np
 
 from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
-from nestsim.evaluate.cluster import node_size
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job, node_size
 from nestsim.evaluate.job import price_table_plan
 from nestsim.launch.read import MOST_DEVICES
 from nestsim.scenario.load import Scenario

@@ -27,7 +27,7 @@ from nestsim.lowering.notes import (
 )
 from nestsim.lowering.passes import Pass, StagePasses
 from nestsim.lowering.traffic import Message, StageTraffic
-from nestsim.simulator.replay import ReplaySettings
+from nestsim.simulator.system import ReplaySettings
 from nestsim.simulator.work import (
     ActorTimes,
     Bucket,

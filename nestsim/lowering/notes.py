@@ -7,7 +7,7 @@ import numpy as np
 from estimators.collectives.algorithms import HIERARCHICAL, IN_NETWORK
 from estimators.collectives.messages import uneven_blocks
 from estimators.layers.routing import EVEN, ExpertLoad
-from nestsim.simulator.replay import ReplaySettings
+from nestsim.simulator.system import ReplaySettings
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import plan_groups
 from planner.step.execution import Execution, Workload

@@ -7,7 +7,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
 from nestsim.scenario.software import EXECUTION
-from nestsim.simulator.replay import ReplaySettings
+from nestsim.simulator.system import ReplaySettings
 from topologies.settings import Examples, Factor, NameChoice
 
 TRACES = ("representatives", "all")

@@ -46,17 +46,12 @@ from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import COMPUTE_DRAW, LINK_DRAW, Jitter
 from nestsim.simulator.packed import PackedWork
 from nestsim.simulator.programs import StageProgram
-from nestsim.simulator.replay import (
-    ReplaySettings,
-    replay,
-    replay_model,
-    replayed_time,
-    system_time,
-)
+from nestsim.simulator.replay import replay, replay_model, replayed_time, system_time
 from nestsim.simulator.system import (
     CLOSES,
     OPENS,
     Replay,
+    ReplaySettings,
     System,
     num_posts,
     quantise,

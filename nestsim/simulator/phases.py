@@ -18,17 +18,14 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.simulator.folding import fold
-from nestsim.simulator.replay import (
-    ReplaySettings,
-    confirmed_run,
-    run_system,
-)
+from nestsim.simulator.replay import confirmed_run, run_system
 from nestsim.simulator.several import in_turn, lay_out, side_by_side
 from nestsim.simulator.system import (
     CLOSES,
     NONE,
     OPENS,
     WHOLE,
+    ReplaySettings,
     Step,
     Steps,
     System,

@@ -24,9 +24,8 @@ end. What the optimizer makes for its step is there from the end of the last pas
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +47,7 @@ from nestsim.simulator.system import (
     SPAN_KINDS,
     MemoryTimeline,
     Replay,
+    ReplaySettings,
     Run,
     Skip,
     Spans,
@@ -61,7 +61,6 @@ from planner.step.instructions import BACKWARD, FORWARD, shared_pairs
 from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
-from topologies.settings import NameChoice, Seed, Spec
 
 
 def stage_memory_timeline(
@@ -151,41 +150,6 @@ def _allocations(memory: StageMemory, program: StageProgram) -> IntArray:
     begins = shared_pairs(kind, memory.warmup)
     changes[passes[begins]] = 2 + 2 * passes[begins + 1]
     return changes
-
-
-GRANULARITIES = ("stage", "layer")
-"""Values of `ReplaySettings.granularity`."""
-
-ENGINES = ("auto", "simpy", "compiled")
-"""Values of `ReplaySettings.engine`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaySettings(Spec):
-    """What the replay simulates event by event, and what it may leave out exactly.
-
-    What the framework hides behind compute is part of the job instead:
-    `planner.step.execution`.
-    """
-
-    granularity: Annotated[str, NameChoice(GRANULARITIES)] = "stage"
-    """Whether collectives inside layers are part of the stages' times ("stage"), priced
-    with all groups active at once, or each a flow over the links ("layer")."""
-
-    folding: bool = True
-    """Whether one of each class of devices that are provably alike is simulated for all
-    of them; the result is exact."""
-
-    skipping: bool = True
-    """Whether whole periods are skipped once the state of the pipeline repeats; the
-    result is exact."""
-
-    engine: Annotated[str, NameChoice(ENGINES)] = "auto"
-    """What runs the events: "simpy", "compiled", or "auto", which compiles long runs.
-    The results are the same to the bit."""
-
-    seed: Seed = 0
-    """Seed of everything that is drawn at random."""
 
 
 LONG = 0.3

@@ -13,7 +13,8 @@ another time evolves bit for bit alike.
 
 Letters: ``A`` actors, ``S`` ports, ``C`` channels, ``L`` links.
 
-What the simulator gives back: all that happened in a step, and on every link.
+What a replay is asked, and what it gives back: all that happened in a step, and on
+every link.
 
 Letters: ``p`` stages, ``d`` replicas of each, ``E`` links. Where actors (stages of
 replicas), channels or links are alike, what one of them did is recorded, and how many
@@ -24,13 +25,14 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, overload
+from typing import Annotated, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import short_repr
+from topologies.settings import NameChoice, Seed, Spec
 
 NONE = -1
 """No port, no channel in a port, or no span."""
@@ -505,3 +507,38 @@ class Replay:
         return int(
             (self.representative == np.arange(self.representative.shape[1])).sum()
         )
+
+
+GRANULARITIES = ("stage", "layer")
+"""Values of `ReplaySettings.granularity`."""
+
+ENGINES = ("auto", "simpy", "compiled")
+"""Values of `ReplaySettings.engine`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySettings(Spec):
+    """What the replay simulates event by event, and what it may leave out exactly.
+
+    What the framework hides behind compute is part of the job instead:
+    `planner.step.execution`.
+    """
+
+    granularity: Annotated[str, NameChoice(GRANULARITIES)] = "stage"
+    """Whether collectives inside layers are part of the stages' times ("stage"), priced
+    with all groups active at once, or each a flow over the links ("layer")."""
+
+    folding: bool = True
+    """Whether one of each class of devices that are provably alike is simulated for all
+    of them; the result is exact."""
+
+    skipping: bool = True
+    """Whether whole periods are skipped once the state of the pipeline repeats; the
+    result is exact."""
+
+    engine: Annotated[str, NameChoice(ENGINES)] = "auto"
+    """What runs the events: "simpy", "compiled", or "auto", which compiles long runs.
+    The results are the same to the bit."""
+
+    seed: Seed = 0
+    """Seed of everything that is drawn at random."""

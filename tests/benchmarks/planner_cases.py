@@ -8,7 +8,7 @@ from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job
 from nestsim.scenario.load import load_scenario
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload

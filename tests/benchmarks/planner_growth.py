@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 
 from nestsim.lowering.lower import lower_plan
-from nestsim.simulator.replay import ReplaySettings, replayed_time
+from nestsim.simulator.replay import replayed_time
+from nestsim.simulator.system import ReplaySettings
 from planner.cost.objective import PricedPlan
 from planner.search.best_first import LEFT
 from planner.search.replayed.replays import Replays

@@ -12,7 +12,7 @@ from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
-from nestsim.simulator.replay import ReplaySettings
+from nestsim.simulator.system import ReplaySettings
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 
 from nestsim.evaluate.verdict import contention_by_level, private_links, shared_levels
 from nestsim.simulator.build import build_model
-from nestsim.simulator.replay import ReplaySettings, replay
-from nestsim.simulator.system import Incidence
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import Incidence, ReplaySettings
 from tests.nestsim.simulator.cases import full_mesh, pipeline, slowed, two_tiers
 from tests.nestsim.simulator.folding_cases import grid, spine_leaf, steps
 

@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nestsim.evaluate.evaluator import Evaluator, build_job
+from nestsim.evaluate.cluster import build_job
+from nestsim.evaluate.evaluator import Evaluator
 from nestsim.lowering.lower import lower_plan
 from nestsim.running.store import Point, content_key
 from nestsim.scenario.load import Scenario, scenario_of

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.evaluate.evaluator import Evaluator, build_job
+from nestsim.evaluate.cluster import build_job
+from nestsim.evaluate.evaluator import Evaluator
 from nestsim.scenario.load import scenario_of
 from planner.frameworks.framework import FRAMEWORKS
 from planner.rivals.manual import manual_plans

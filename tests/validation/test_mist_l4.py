@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job
 from nestsim.scenario.load import load_scenario
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from estimators.collectives.messages import PlacedExchange
 from nestsim.simulator.folding import fold
-from nestsim.simulator.replay import ReplaySettings, run_system
+from nestsim.simulator.replay import run_system
 from nestsim.simulator.system import (
     CLOSES,
     NONE,
     OPENS,
     Incidence,
+    ReplaySettings,
     Step,
     Steps,
     System,

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from nestsim.evaluate.cluster import priced_cluster
-from nestsim.evaluate.evaluator import Evaluator, build_job, progress_of
+from nestsim.evaluate.cluster import build_job, priced_cluster
+from nestsim.evaluate.evaluator import Evaluator, progress_of
 from nestsim.evaluate.results import Candidate
 from nestsim.features.compare.own import OwnPlanner
 from nestsim.features.compare.results import (

@@ -17,9 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
-from nestsim.evaluate.cluster import cluster_network
+from nestsim.evaluate.cluster import build_job, cluster_network
 from nestsim.evaluate.cost import ClusterCost, cluster_cost
-from nestsim.evaluate.evaluator import build_job
 from nestsim.evaluate.results import Candidate
 from nestsim.features.compare.job import (
     CompareSettings,

@@ -14,8 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from nestsim.document.wording import plan_label
-from nestsim.evaluate.cluster import node_size
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job, node_size
 from nestsim.evaluate.job import run_job, simulate_job
 from nestsim.evaluate.results import Candidate, ReplayedResult
 from nestsim.features.goodput.closed_form import (

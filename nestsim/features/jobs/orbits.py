@@ -30,7 +30,7 @@ from nestsim.features.jobs.replay import (
     replay_together,
     steady_step,
 )
-from nestsim.simulator.replay import ReplaySettings
+from nestsim.simulator.system import ReplaySettings
 from nestsim.simulator.work import PipelineWork
 from planner.work import Progress
 from topologies.arrays import FloatArray

@@ -9,8 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from nestsim.evaluate.cluster import cluster_software, device_fleet, network_in_use
-from nestsim.evaluate.evaluator import Evaluator, build_workload
+from nestsim.evaluate.cluster import (
+    build_workload,
+    cluster_software,
+    device_fleet,
+    network_in_use,
+)
+from nestsim.evaluate.evaluator import Evaluator
 from nestsim.features.jobs.scenario import Tenant
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario

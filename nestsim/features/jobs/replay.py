@@ -29,12 +29,7 @@ import numpy as np
 from nestsim.document.wording import plural
 from nestsim.features.jobs.steady import MOST_MOVE, Steady, steady_steps, window
 from nestsim.simulator.folding import unfolded
-from nestsim.simulator.replay import (
-    ReplaySettings,
-    replayed_time,
-    report_forecast,
-    run_system,
-)
+from nestsim.simulator.replay import replayed_time, report_forecast, run_system
 from nestsim.simulator.several import (
     Stint,
     carried_bytes,
@@ -42,7 +37,7 @@ from nestsim.simulator.several import (
     join_jobs,
     step_ends,
 )
-from nestsim.simulator.system import TICK, quantise
+from nestsim.simulator.system import TICK, ReplaySettings, quantise
 from nestsim.simulator.work import PipelineWork
 from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray

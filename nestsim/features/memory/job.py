@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from estimators.layers.saved_activations import keeping_of
 from estimators.layers.sharding import KeptTensor, kept_tensors
 from estimators.training import ParameterItem
-from nestsim.evaluate.evaluator import build_workload
+from nestsim.evaluate.cluster import build_workload
 from nestsim.evaluate.uncertainty import MemoryBand, MemoryNeed, room_band
 from nestsim.scenario.defaults import checked_plan
 from nestsim.scenario.load import Scenario

@@ -20,7 +20,7 @@ from nestsim.document.parts import (
     table_section,
 )
 from nestsim.document.wording import percent
-from nestsim.evaluate.evaluator import build_workload
+from nestsim.evaluate.cluster import build_workload
 from nestsim.scenario import Scenario
 from planner.frameworks.framework import FRAMEWORKS
 from planner.memory.account import MemoryJob, MemoryLimits

@@ -23,13 +23,13 @@ from estimators.generation.rollout import Rollout, rollout
 from estimators.layers.work import model_flops_per_sequence
 from estimators.models.library import load_model, model_names
 from nestsim.evaluate.cluster import (
+    build_workload,
     cluster_network,
     cluster_software,
     device_fleet,
     network_in_use,
     node_size,
 )
-from nestsim.evaluate.evaluator import build_workload
 from nestsim.features.rl.batch import packed_batch
 from nestsim.features.rl.fabric import (
     FabricReplay,

@@ -29,8 +29,7 @@ from nestsim.features.rl.sync import WeightExchange
 from nestsim.features.rl.trainer import Trained
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.phases import Duty, PhasedRun, PoolWork, replay_phases
-from nestsim.simulator.replay import ReplaySettings
-from nestsim.simulator.system import NONE
+from nestsim.simulator.system import NONE, ReplaySettings
 from nestsim.simulator.work import (
     EdgePhase,
     LayerTraffic,

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from nestsim.simulator.replay import ReplaySettings, replay
-from nestsim.simulator.system import SPAN_KINDS
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import SPAN_KINDS, ReplaySettings
 from nestsim.simulator.work import ActorTimes, PipelineWork
 from planner.step.instructions import FORWARD
 from topologies.arrays import FloatArray

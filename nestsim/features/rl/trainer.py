@@ -8,8 +8,13 @@ as in ``nestsim run``; a critic of another model has a plan of its own.
 from dataclasses import dataclass, field, replace
 
 from nestsim.document.wording import plan_label
-from nestsim.evaluate.cluster import cluster_software, device_fleet, network_in_use
-from nestsim.evaluate.evaluator import Evaluator, build_workload
+from nestsim.evaluate.cluster import (
+    build_workload,
+    cluster_software,
+    device_fleet,
+    network_in_use,
+)
+from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.job import run_job, simulate_job
 from nestsim.evaluate.results import Candidate, ReplayedResult
 from nestsim.evaluate.uncertainty import room_band

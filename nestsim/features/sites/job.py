@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from estimators.layers.adapters import adapted_parts
 from nestsim.document.wording import DAY, plan_label
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job
 from nestsim.evaluate.job import run_job, simulate_job
 from nestsim.evaluate.results import Candidate
 from nestsim.features.sites.closed_form import OuterLoop

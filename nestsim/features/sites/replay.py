@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from nestsim.features.sites.closed_form import OuterLoop
-from nestsim.simulator.replay import ReplaySettings, confirmed_run
+from nestsim.simulator.replay import confirmed_run
 from nestsim.simulator.system import (
     NONE,
     WHOLE,
     Incidence,
+    ReplaySettings,
     Step,
     Steps,
     System,

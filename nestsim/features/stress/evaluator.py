@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.document.dumps import Record
-from nestsim.evaluate.cluster import job_network
-from nestsim.evaluate.evaluator import Evaluator, build_job
+from nestsim.evaluate.cluster import build_job, job_network
+from nestsim.evaluate.evaluator import Evaluator
 from nestsim.evaluate.verdict import gap_by_cause
 from nestsim.features.stress.conditions import (
     AS_BUILT,

@@ -18,7 +18,7 @@ from nestsim.scenario import load_scenario
 from nestsim.scenario.base import settings
 from nestsim.scenario.simulation import SimulationSpec, SimulationTable
 from nestsim.scenario.software import EXECUTION
-from nestsim.simulator.replay import ReplaySettings
+from nestsim.simulator.system import ReplaySettings
 from nestsim.simulator.trace import write_chrome_trace
 from planner.step.plan import from_ranges
 from planner.step.schedules import SCHEDULES

@@ -15,7 +15,7 @@ from estimators.operators.profile import (
     write_profile,
 )
 from nestsim.cli import main
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job
 from nestsim.scenario import load_scenario
 from topologies.errors import InputError
 

@@ -16,7 +16,8 @@ from nestsim.evaluate.verdict import (
     judge,
 )
 from nestsim.lowering.lower import lower_plan
-from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import ReplaySettings
 from planner.cost.pricing import price_plan
 from planner.step.execution import Workload
 from planner.step.plan import Plan, Stage

@@ -15,7 +15,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from estimators.models.spec import TransformerSpec
-from nestsim.evaluate.evaluator import Evaluator, build_job
+from nestsim.evaluate.cluster import build_job
+from nestsim.evaluate.evaluator import Evaluator
 from nestsim.launch.job import LaunchGap, LaunchJob
 from nestsim.launch.registry import PRESET_FORMATS, WRITERS
 from nestsim.scenario.load import scenario_of

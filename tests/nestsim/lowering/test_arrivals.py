@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from estimators.collectives.algorithms import ALGORITHM_NAMES
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.build import build_model
-from nestsim.simulator.replay import GRANULARITIES, ReplaySettings
-from nestsim.simulator.system import SPAN_KINDS
+from nestsim.simulator.system import GRANULARITIES, SPAN_KINDS, ReplaySettings
 from planner.cost.pricing import price_plan
 from tests import failures
 from tests.nestsim.lowering.test_lower import priced_plans, real, relaxed

@@ -12,8 +12,8 @@ from nestsim.lowering.collectives import KeptPhases, LockstepGroups, all_to_all_
 from nestsim.lowering.lower import _stages, lower_plan
 from nestsim.lowering.notes import left_out_level_notes
 from nestsim.lowering.passes import Pass
-from nestsim.simulator.replay import ReplaySettings, replay
-from nestsim.simulator.system import NONE, SPAN_KINDS, TRANSFER_KINDS
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import NONE, SPAN_KINDS, TRANSFER_KINDS, ReplaySettings
 from nestsim.simulator.work import Move
 from planner.cost.pricing import plan_degrees, plan_kinds, price_plan, rates_of
 from planner.plans.build import build_plan

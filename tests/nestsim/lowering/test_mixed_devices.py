@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from nestsim.evaluate.verdict import contention_by_level
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.build import build_model
-from nestsim.simulator.replay import ReplaySettings, fold_model, replay
+from nestsim.simulator.replay import fold_model, replay
+from nestsim.simulator.system import ReplaySettings
 from planner.cost.pricing import price_plan
 from planner.step.fleet import DeviceKind, Fleet
 from tests import failures

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.lowering.lower import lower_plan
-from nestsim.simulator.replay import ReplaySettings, replay
-from nestsim.simulator.system import TRANSFER_KINDS
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import TRANSFER_KINDS, ReplaySettings
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec

@@ -6,7 +6,8 @@ import pytest
 
 from estimators.tracing.trace import trace_model
 from nestsim.lowering.lower import lower_plan
-from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import ReplaySettings
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job
 from nestsim.evaluate.verdict import contention_by_level
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import load_scenario
-from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import ReplaySettings
 from planner.cost.pricing import price_plan
 from planner.frameworks.framework import PRESETS
 from planner.rivals.manual import propose

@@ -8,7 +8,8 @@ import pytest
 
 from nestsim.lowering.lower import lower_plan, stage_collectives
 from nestsim.lowering.traffic import plan_traffic
-from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import ReplaySettings
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec

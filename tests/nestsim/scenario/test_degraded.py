@@ -9,8 +9,7 @@ import pytest
 
 from estimators.platform import message_time
 from nestsim.cli import main
-from nestsim.evaluate.cluster import cluster_network, device_fleet
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job, cluster_network, device_fleet
 from nestsim.features.topology.trees import find_wear
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import load_scenario

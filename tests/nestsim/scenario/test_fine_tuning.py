@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.evaluate.evaluator import build_workload
+from nestsim.evaluate.cluster import build_workload
 from nestsim.evaluate.job import run_job, simulate_job
 from nestsim.scenario import load_scenario
 from planner.frameworks.framework import FRAMEWORKS

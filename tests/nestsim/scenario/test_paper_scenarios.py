@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tomli
 
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job
 from nestsim.scenario import load_scenario
 from tests import failures
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from estimators.layers.work import model_flops_per_sequence
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job
 from nestsim.scenario.load import load_scenario
 from planner.plans.build import build_plan
 from tests import failures

@@ -10,8 +10,7 @@ import pytest
 
 from estimators.training import TrainingSpec
 from nestsim.cli import main
-from nestsim.evaluate.cluster import cluster_network, cluster_software
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job, cluster_network, cluster_software
 from nestsim.evaluate.job import plan_job
 from nestsim.features.run.assumptions import assumptions_json, assumptions_rows
 from nestsim.scenario import Scenario, load_scenario

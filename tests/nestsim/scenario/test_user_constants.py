@@ -14,7 +14,7 @@ from estimators.user_files import (
     user_constants_toml,
 )
 from nestsim.cli import main
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job
 from nestsim.evaluate.job import simulate_job
 from nestsim.features.sweep.axes import axis
 from nestsim.features.sweep.scenario_task import ScenarioTask, scenario_digest

@@ -9,8 +9,7 @@ import pytest
 from estimators.collectives.transports import find_transport
 from estimators.layers.work import Degrees
 from nestsim.cli import main
-from nestsim.evaluate.cluster import cluster_network
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job, cluster_network
 from nestsim.evaluate.job import simulate_job
 from nestsim.features.sweep.scenario_task import ScenarioTask, scenario_digest
 from nestsim.scenario import load_scenario

@@ -7,8 +7,8 @@ from itertools import product
 
 import numpy as np
 
-from nestsim.simulator.replay import ReplaySettings, fold_model, replay, run_system
-from nestsim.simulator.system import SPAN_KINDS, TRANSFER_KINDS
+from nestsim.simulator.replay import fold_model, replay, run_system
+from nestsim.simulator.system import SPAN_KINDS, TRANSFER_KINDS, ReplaySettings
 from planner.step.instructions import FORWARD
 
 FORMS = tuple(

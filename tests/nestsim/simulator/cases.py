@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import ReplaySettings
 from nestsim.simulator.work import (
     ActorTimes,
     Held,

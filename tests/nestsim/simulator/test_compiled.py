@@ -7,15 +7,9 @@ from hypothesis import strategies as st
 
 from nestsim.simulator.build import build_model
 from nestsim.simulator.compiled import simulate_compiled
-from nestsim.simulator.replay import (
-    ENGINES,
-    LONG,
-    ReplaySettings,
-    choose_engine,
-    forecast_seconds,
-    run_system,
-)
+from nestsim.simulator.replay import LONG, choose_engine, forecast_seconds, run_system
 from nestsim.simulator.simpy_engine import simulate
+from nestsim.simulator.system import ENGINES, ReplaySettings
 from planner.step.schedules import SCHEDULES
 from tests import failures
 from tests.nestsim.simulator.cases import contended_step, step_sizes

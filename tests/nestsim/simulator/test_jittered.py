@@ -18,9 +18,16 @@ from nestsim.simulator.jittered import (
 )
 from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import PERIODS, Delay, Jitter, Noise
-from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.simulator.replay import replay
 from nestsim.simulator.simpy_engine import simulate
-from nestsim.simulator.system import NONE, SPAN_KINDS, TICK, TRANSFER_KINDS, quantise
+from nestsim.simulator.system import (
+    NONE,
+    SPAN_KINDS,
+    TICK,
+    TRANSFER_KINDS,
+    ReplaySettings,
+    quantise,
+)
 from nestsim.simulator.work import (
     Bucket,
     LayerTraffic,

@@ -1,6 +1,7 @@
 """What a replay says of itself: how long it will take, and what it left out."""
 
-from nestsim.simulator.replay import ReplaySettings, replay, run_system
+from nestsim.simulator.replay import replay, run_system
+from nestsim.simulator.system import ReplaySettings
 from tests import failures
 from tests.nestsim.simulator.cases import full_mesh, pipeline
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.simulator.phases import Duty, PoolWork, replay_phases
-from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import ReplaySettings
 from nestsim.simulator.work import EdgePhase
 from tests.nestsim.simulator.cases import pipeline, switch
 from tests.nestsim.simulator.folding_cases import steps

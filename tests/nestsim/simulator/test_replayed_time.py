@@ -14,9 +14,10 @@ from nestsim.simulator.compiled import (
     end_of_compiled_run,
     num_steps,
 )
-from nestsim.simulator.replay import ENGINES, ReplaySettings, replay, replayed_time
+from nestsim.simulator.replay import replay, replayed_time
 from nestsim.simulator.simpy_engine import Engine, end_of_run, simulate
 from nestsim.simulator.steady import Watch
+from nestsim.simulator.system import ENGINES, ReplaySettings
 from planner.step.schedules import SCHEDULES
 from tests import failures
 from tests.nestsim.simulator.cases import contended_step, step_sizes

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.flows import binding_links, build_flows
 from nestsim.simulator.folding import unfolded
-from nestsim.simulator.replay import GRANULARITIES, ReplaySettings, replay, run_system
+from nestsim.simulator.replay import replay, run_system
 from nestsim.simulator.several import (
     Stint,
     carried_bytes,
@@ -17,6 +17,7 @@ from nestsim.simulator.several import (
     join_jobs,
     step_ends,
 )
+from nestsim.simulator.system import GRANULARITIES, ReplaySettings
 from nestsim.simulator.work import Bucket, EdgePhase
 from tests import failures
 from tests.nestsim.lowering.test_arrivals import executions

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from nestsim.evaluate.verdict import contention_by_level
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.flows import build_flows
-from nestsim.simulator.replay import ReplaySettings, replay
-from nestsim.simulator.system import TRANSFER_KINDS
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import TRANSFER_KINDS, ReplaySettings
 from nestsim.simulator.trace import write_chrome_trace
 from planner.cost.pricing import plan_degrees
 from planner.step.instructions import BACKWARD, FORWARD, Instructions, Schedule

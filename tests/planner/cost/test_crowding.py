@@ -8,7 +8,8 @@ import pytest
 from estimators.collectives.transports import transports
 from estimators.platform import Platform
 from nestsim.lowering.lower import lower_plan
-from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import ReplaySettings
 from planner.cost.crowding import spanned_nodes
 from planner.cost.pricing import price_plan
 from tests.planner.cost.test_pricing import TREE, plan, workload

@@ -3,7 +3,8 @@
 import pytest
 
 from nestsim.lowering.lower import lower_plan
-from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import ReplaySettings
 from planner.cost.pricing import price_plan
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
 from planner.plans.build import build_plan

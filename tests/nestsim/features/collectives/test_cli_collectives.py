@@ -12,7 +12,7 @@ import pytest
 
 from estimators.collectives.cost import collective_rates
 from nestsim.cli import main
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job
 from nestsim.lowering.traffic import GroupTraffic, plan_traffic
 from nestsim.scenario import load_scenario
 from planner.cost.pricing import price_plan

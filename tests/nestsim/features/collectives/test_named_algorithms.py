@@ -17,7 +17,7 @@ from estimators.collectives.algorithms import (
 from estimators.collectives.cost import ALGORITHMS, collective_rates
 from estimators.collectives.phases import RING_OPERATIONS
 from nestsim.cli import main
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job
 from nestsim.lowering.collectives import (
     collective_lockstep_phases,
     collective_phases,
@@ -27,7 +27,8 @@ from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.build import build_model
 from nestsim.simulator.flows import build_flows
-from nestsim.simulator.replay import ReplaySettings, fold_model, replay
+from nestsim.simulator.replay import fold_model, replay
+from nestsim.simulator.system import ReplaySettings
 from nestsim.simulator.work import LayerTraffic, LockstepTraffic
 from planner.cost.groups import StageGroups
 from planner.cost.pricing import price_plan, rates_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job
 from nestsim.evaluate.job import simulate_job
 from nestsim.features.compare import job as task
 from nestsim.features.compare.job import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nestsim.features.jobs import orbits
 from nestsim.features.jobs.orbits import Company, Orbit, orbit_of, shifted_starts
 from nestsim.features.jobs.replay import replay_together
-from nestsim.simulator.replay import ReplaySettings
+from nestsim.simulator.system import ReplaySettings
 from tests.nestsim.features.jobs.fluid import dumbbell, orbit_by_hand, sender
 
 TRUNK, WIDE, NARROW = Fraction(10**9), Fraction(2 * 10**9), Fraction(10**9, 2)

@@ -15,8 +15,7 @@ from nestsim.features.jobs.replay import (
     slowdown,
     steady_step,
 )
-from nestsim.simulator.replay import ReplaySettings
-from nestsim.simulator.system import TICK
+from nestsim.simulator.system import TICK, ReplaySettings
 from tests.nestsim.features.jobs.fluid import TRUNK, by_hand, dumbbell, sender
 from tests.nestsim.simulator.cases import contended_step, pipeline
 from topologies.errors import InputError

@@ -11,7 +11,7 @@ import pytest
 import nestsim
 from nestsim.cli import main
 from nestsim.document.sheet import draw_document
-from nestsim.evaluate.evaluator import build_workload
+from nestsim.evaluate.cluster import build_workload
 from nestsim.features.memory.document import memory_document
 from nestsim.features.memory.job import memory_job
 from nestsim.features.validation.case import read_case

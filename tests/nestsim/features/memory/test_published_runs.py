@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tomli
 
-from nestsim.evaluate.evaluator import build_workload
+from nestsim.evaluate.cluster import build_workload
 from nestsim.evaluate.uncertainty import room_band
 from nestsim.scenario import Scenario
 from planner.memory.account import PlanMemory, plan_memory

@@ -14,7 +14,8 @@ from nestsim.features.rl.job import RlResult, rl_job
 from nestsim.features.rl.pools import PoolChoice
 from nestsim.features.rl.record import rl_json
 from nestsim.features.rl.step import step_time
-from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.simulator.replay import replay
+from nestsim.simulator.system import ReplaySettings
 from tests.nestsim.features.rl.small import SPLIT, small
 from tests.nestsim.simulator.cases import switch
 

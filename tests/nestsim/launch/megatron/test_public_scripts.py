@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nestsim.evaluate.evaluator import build_job
+from nestsim.evaluate.cluster import build_job
 from nestsim.launch.formats.deepspeed.reading import read_deepspeed
 from nestsim.launch.formats.megatron.reading import read_megatron
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario

@@ -13,7 +13,7 @@ import pytest
 
 from estimators.layers.saved_activations import RECOMPUTE_MODULES
 from estimators.training import TrainingSpec
-from nestsim.simulator.replay import ReplaySettings
+from nestsim.simulator.system import ReplaySettings
 from planner.cost.choices import choice_columns
 from planner.frameworks.framework import FRAMEWORKS
 from planner.kernels.replay_memory import Variants

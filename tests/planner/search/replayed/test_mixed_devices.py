@@ -8,7 +8,7 @@ import pytest
 
 from estimators.models.spec import TransformerSpec
 from estimators.training import TrainingSpec
-from nestsim.simulator.replay import ReplaySettings
+from nestsim.simulator.system import ReplaySettings
 from planner.frameworks.framework import FRAMEWORKS
 from planner.search.replayed.layouts import spared_ends
 from planner.search.replayed.replays import Replays

@@ -22,7 +22,8 @@ from estimators.training import TrainingSpec
 from nestsim.lowering.collectives import KeptPhases
 from nestsim.lowering.lockstep import lockstep_transfers
 from nestsim.lowering.lower import lower_plan
-from nestsim.simulator.replay import ReplaySettings, replayed_time
+from nestsim.simulator.replay import replayed_time
+from nestsim.simulator.system import ReplaySettings
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.frameworks.framework import FRAMEWORKS, PRESETS
