@@ -66,6 +66,8 @@ def contention_by_level(
         When the last pass of the replay ended [s].
     """
     model = build_model(network, work)
+    if settings.engine == "auto":  # the replay was compiled, too, to be held to it
+        settings = replace(settings, engine="compiled")
     shared = shared_levels(model, network.links)
     chain = [
         _ends(model, network.links, shared[:number], settings)
