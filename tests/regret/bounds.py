@@ -18,6 +18,7 @@ from tests.planner.search.replayed.test_bounds import (
     experts_behind_passes,
     grouped_world,
     held_bounds,
+    paired_world,
     shared_world,
     split_world,
 )
@@ -25,14 +26,6 @@ from tests.planner.search.replayed.worlds import ROUNDING, World, random_world
 
 CONFIGURATIONS, PLANS = 10, 5
 """Of a job, at most, and of each configuration."""
-
-
-def paired_world(seed: int) -> World:
-    """Draw a job whose passes may go on beside each other, in groups of sizes."""
-    return random_world(seed, preset="megatron-core").spec_with(
-        overlap_moe_expert_parallel_comm=True,
-        microbatch_group_sizes_per_vp_stage=(3, 4, 5, 6, 8),
-    )
 
 
 def _split(schedule: str) -> Callable[[int], World]:

@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from estimators.dispatch import ALONE, Sharing
 from estimators.layers.work import Degrees, LayerTable
 from estimators.training import Sizes, expert_data_size
-from planner.cost.choices import RATE_COLUMNS, RECOMPUTE_MODES, HostCosts
+from planner.cost.choices import RECOMPUTE_MODES, HostCosts
 from planner.cost.rates import StageRates, widest_overlap
 from planner.cost.stage import passes_overlap
 from planner.kernels import replay_bound as kernel
@@ -25,6 +26,11 @@ from planner.kernels import replay_memory as terms
 from planner.kernels import tables
 from planner.search.bounds import job_constants
 from planner.search.device_kinds import Kinds, PlacedKinds
+from planner.search.replayed.layer_passes import (
+    PassKind,
+    passes_in_layers,
+    prefix_sums,
+)
 from planner.search.replayed.orders import (
     AloneRates,
     Exits,
@@ -36,7 +42,7 @@ from planner.search.replayed.orders import (
 from planner.step.execution import Workload
 from planner.step.instructions import ScheduleSizes
 from planner.step.ledger import KERNEL_LEDGER, SENDS_IN_PASSES
-from planner.step.recompute import paired_bytes, repeats_by_mode
+from planner.step.recompute import paired_bytes
 from planner.step.schedules import SCHEDULES, schedule_name
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
@@ -395,10 +401,11 @@ class ReplayBounds:
     ) -> tuple[FloatArray, FloatArray]:
         """Return the least forward and backward time of each layer, ``(L,)`` [s].
 
-        On devices of some kinds, or on any device if there are none.
+        On devices of some kinds, or on any device if there are none, whether or not
+        weight gradients are passes of their own: those are slowed down by nothing.
         """
-        shape = Shape(degrees, 1, 1, 1, 1, pairs)
-        forward, backward = self._times(_Rows(rates, (kinds,)), shape)
+        shape, rows = Shape(degrees, 1, 1, 1, 1, pairs), _Rows(rates, (kinds,))
+        forward, backward = self._times(rows, shape, contention=ALONE)
         return np.diff(forward[0]), np.diff(backward[0].min(axis=0))
 
     def least_wire(self, degrees: Degrees, rates: tuple[StageRates, ...]) -> float:
@@ -461,84 +468,43 @@ class ReplayBounds:
         return [degrees._replace(recompute_modules=some) for some in sets]
 
     def _times(
-        self, rows: _Rows, shape: Shape, *, names: bool = False
+        self,
+        rows: _Rows,
+        shape: Shape,
+        *,
+        names: bool = False,
+        contention: Sharing | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """Return `forward` and `backward` of the kernel.
 
-        With rows for `module_sets` if some choice ``names`` modules.
+        With rows for `module_sets` if some choice ``names`` modules. If a
+        ``contention`` is given, it is that of compute and what goes between experts.
         """
         rates = rows.rates
         own = rates.rows[:, : tables.DENSE_REDUCE].tobytes()
-        splits = shape.pairs and SCHEDULES[shape.schedule_name].splits_backward
-        key = shape.degrees, shape.pairs, splits, own, rows.kinds, names
+        workload, degrees = self.workload, shape.degrees
+        hides = shape.pairs or workload.overlaps_shared_experts
+        contention = contention or workload.beside_experts
+        if self.by_layer:
+            # Links may be faster than the price that a delay is added to.
+            contention = contention._replace(sending=1.0)
+        kind = PassKind(
+            degrees,
+            shape.pairs,
+            SCHEDULES[shape.schedule_name].splits_backward,
+            degrees.tp <= self.widest_overlap,
+            contention if hides else ALONE,
+        )
+        key = kind, own, rows.kinds, names
         if key not in self._passes:
             if len(self._passes) >= MOST_PASSES:
                 self._passes.clear()
             each, *named = (
                 [self._table(degrees, kinds) for kinds in rows.kinds]
-                for degrees in (shape.degrees, *self._named(shape.degrees, names))
+                for degrees in (degrees, *self._named(degrees, names))
             )
-            self._passes[key] = self._in_layers(each, named, rates, shape)
+            self._passes[key] = passes_in_layers(workload, each, named, rates, kind)
         return self._passes[key]
-
-    def _in_layers(
-        self,
-        each: list[LayerTable],
-        named: list[list[LayerTable]],
-        rates: StageRates,
-        shape: Shape,
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the times of passes without what ZeRO sends in them [s].
-
-        Those that another pass may be beside, or experts of all tokens, take no less
-        than what goes between experts, and no less than all else: alone they take both.
-        Weight gradients may wait for the other pass of a pair, unless they are passes
-        of their own. ``each`` is the table of each row, or one for all; ``named`` are
-        those of selective recompute of some modules.
-        """
-        execution = self.workload.execution
-        hides_experts = shape.pairs or self.workload.overlaps_shared_experts
-        splits = SCHEDULES[shape.schedule_name].splits_backward
-        waits = float(shape.pairs and execution.delay_wgrad_compute and not splits)
-        table = each[0]
-        rows = rates.rows[:, None, :]
-        num_rows, num_layers = len(rates.rows), table.num_layers
-        repeats = [
-            (number, mode, each) for mode, number in RECOMPUTE_MODES.items() if number
-        ]
-        for number, some in enumerate(named, tables.NUM_MODES):
-            repeats.append((number, "selective", some))
-        num_modes = tables.NUM_MODES + len(named)
-        tensor = np.zeros((2 + num_modes, num_rows, num_layers))
-        other = np.zeros_like(tensor)
-        experts = np.zeros_like(tensor)
-        for place, item in enumerate(table.traffic):
-            column = RATE_COLUMNS[item.group, item.operation]
-            latency, inverse = rows[..., column], rows[..., column + 1]
-            sums = tensor if item.group == "tensor" else other
-            if item.group == "expert":
-                sums = experts if hides_experts else other
-            sums[0] += item.forward_count * latency + item.forward_bytes * inverse
-            sums[1] += item.backward_count * latency + item.backward_bytes * inverse
-            for number, mode, (like, *_) in repeats:
-                count, sent = repeats_by_mode(like.traffic[place], like)[mode]
-                sums[2 + number] += count * latency + sent * inverse
-        compute = np.zeros((2 + num_modes, len(each), num_layers))
-        for row, own in enumerate(each):
-            compute[0, row] = own.forward_time
-            compute[1, row] = own.backward_time - waits * own.weight_gradient_time
-            for number, mode, some in repeats:
-                compute[2 + number, row] = some[row].recompute_time[mode]
-        if execution.tp_comm_overlap and shape.degrees.tp <= self.widest_overlap:
-            both = np.maximum(compute, tensor) + other
-        else:
-            both = compute + tensor + other
-        both[0] = np.maximum(both[0], experts[0])
-        backward = np.maximum(both[1][None] + both[2:], experts[1][None])
-        return (
-            _prefix(both[0]),
-            _prefix(np.ascontiguousarray(np.swapaxes(backward, 0, 1))),
-        )
 
     def _shared(
         self, table: LayerTable, rates: StageRates, shape: Shape
@@ -585,7 +551,7 @@ class ReplayBounds:
                 sent[:, :, place] = 0.0
             else:
                 beside[:, :, place] = 0.0
-        return _prefix(sent), _prefix(beside)
+        return prefix_sums(sent), prefix_sums(beside)
 
 
 def _rows_by_kind(rates: StageRates, stages: tuple[Kinds, ...]) -> _Rows:
@@ -639,10 +605,3 @@ def _columns_of(
         layers=layers,
         boundary_bytes=float(table.boundary_bytes[1:-1].max(initial=0.0)),
     )
-
-
-def _prefix(values: FloatArray) -> FloatArray:
-    """Return sums over the layers before each, one entry more in the last axis."""
-    sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
-    np.cumsum(values, axis=-1, out=sums[..., 1:])
-    return sums

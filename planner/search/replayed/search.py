@@ -174,9 +174,9 @@ def search_replayed(
         for plan in replays.starts:
             frontier.try_plan(plan)
         frontier.propose()
-        frontier.prove()
+        steps = frontier.prove()
         frontier.try_layouts()
-        frontier.fill()
+        frontier.fill(steps)
         frontier.sharpen()
         frontier.simplify()
     except LimitReachedError:
@@ -337,8 +337,8 @@ class _ReplayFrontier:
         """Count the replay of a plan."""
         self.candidates.work.spend(replay_work(plan))
 
-    def prove(self) -> None:
-        """Go on until nothing left can be faster by more than the tolerance."""
+    def prove(self) -> int:
+        """Go on until nothing left can be faster by more; return in how many steps."""
         steps, looked_around = 0, False
         while not self.is_proven:
             if steps % STEPS_PER_REPORT == 0:
@@ -348,6 +348,7 @@ class _ReplayFrontier:
                 self.look_around()
             self._advance()
             steps += 1
+        return steps
 
     def look_around(self) -> None:
         """Replay plans of as many stages and replicas as the best, in other chunks.
@@ -382,11 +383,11 @@ class _ReplayFrontier:
             priced = price_plan(self.candidates.network, self.candidates.workload, plan)
             self.deal_anew(priced, waiting.bound)
 
-    def fill(self) -> None:
-        """Replay some more plans, as alternatives, where few were looked at."""
+    def fill(self, proved_in: int) -> None:
+        """Replay some more plans, as alternatives, in half of the proof's steps."""
         limit = self._answer_time * SLACK
         try:
-            for _ in range(8 * self.best.keep):
+            for _ in range(max(8 * self.best.keep, proved_in // 2)):
                 self._set_twins_aside()
                 least = min(self._fresh_bound, self._waiting_bound)
                 if len(self.best.fastest) >= self.best.keep or not least < limit:

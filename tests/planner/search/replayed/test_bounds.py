@@ -108,20 +108,54 @@ def test_no_bound_exceeds_the_replay_where_a_graph_joins_copies_of_a_network():
     assert checked >= 50
 
 
+def paired_world(seed, **changes):
+    """Draw a job whose passes may go on beside each other, in groups of sizes."""
+    return random_world(seed, preset="megatron-core", **changes).spec_with(
+        overlap_moe_expert_parallel_comm=True,
+        microbatch_group_sizes_per_vp_stage=(3, 4, 5, 6, 8),
+    )
+
+
 def test_no_bound_of_paired_passes_exceeds_the_replay():
     checked = 0
     for seed in range(60):
-        world = random_world(seed, preset="megatron-core", most_devices=8)
+        world = paired_world(seed, most_devices=8)
         if not world.workload.graph.spec.num_moe_experts or checked > 20:
             continue
-        world = world.spec_with(
-            overlap_moe_expert_parallel_comm=True,
-            microbatch_group_sizes_per_vp_stage=(3, 4, 5, 6, 8),
-        )
         candidates = world.candidates()
         if any(candidates[number].pairs for number in range(len(candidates))):
             checked += check_world(world, seed, configurations=6, plans=3)
     assert checked >= 20
+
+
+@failures.over("slowdown", [None, 3.0])
+@failures.over("schedule", ["", "dualpipe-v", "zb-v"])
+def test_windows_beside_all_to_alls_are_no_longer_than_in_the_replay(
+    slowdown, schedule
+):
+    """And as long in some plan, whatever sending and compute do to each other."""
+    ratios = []
+    for seed in range(20, 60):
+        world = split_world(seed, schedule) if schedule else paired_world(seed)
+        if not world.workload.graph.spec.num_moe_experts:
+            continue
+        execution = replace(
+            world.workload.execution,
+            expert_communication_slowdown=slowdown,
+            delay_wgrad_compute=seed % 2 == 1,
+            moe_shared_expert_overlap=seed % 3 > 0,
+        )
+        world = world._replace(
+            workload=replace(world.workload, execution=execution),
+            settings=ReplaySettings(granularity="layer" if seed % 5 == 0 else "stage"),
+        ).with_memory(1e12)
+        for leaf, time, bounds in held_bounds(world, seed, configurations=3, plans=2):
+            assert max(bounds.values()) <= time * FASTER + ROUNDING, (seed, leaf)
+            if leaf.configuration.ep > 1:
+                ratios.append(max(bounds.values()) / time)
+        if len(ratios) >= 6 and max(ratios) > 0.98:
+            return
+    pytest.fail(f"no bound is near its replay: {sorted(ratios)}")
 
 
 def test_a_timeline_counts_what_passes_that_are_alone_do_not_hide():
