@@ -31,7 +31,7 @@ from topologies.errors import (
     check_latency,
     check_ratio,
 )
-from topologies.records import FabricRecord, Tiers, Trunk, check_num_devices
+from topologies.records import FabricRecord, Tiers, Ways, check_num_devices
 from topologies.specs import BasicSpec, FatTreeSpec
 
 MAX_SWITCHES = 2048
@@ -147,7 +147,7 @@ class _SwitchGraphRecord(FabricRecord):
     """``"minimal"``: shortest routes, with the fewest global links. ``"valiant"``: a
     hash of source and target picks a group in between, or a switch in HyperX."""
 
-    trunk: Trunk = "ideal"
+    trunk: Ways = "ideal"
     """``"ideal"``: pairs of switches take turns over equally short ways. ``"ecmp"``: a
     hash of the two devices picks one at each switch."""
 

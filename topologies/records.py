@@ -93,8 +93,16 @@ class FabricRecord:
 Nic = Literal["node", "device"]
 """Who has a link out of a node: the node, or each of its devices."""
 
-Trunk = Literal["ideal", "ecmp"]
-"""Whether parallel cables act as one, or are links that a hash picks from (ECMP)."""
+Trunk = Literal["ideal", "spraying", "adaptive", "ecmp"]
+"""Whether parallel cables act as one, or are links that a hash picks from (ECMP).
+
+They act as one where a switch picks a cable for each packet: in turn (Dixit et al., "On
+the Impact of Packet Spraying in Data Center Networks", INFOCOM 2013), or the one with
+the shortest queue (NVIDIA, "InfiniBand Cluster Bring-up Procedure", 2023, "Adaptive
+Routing"; Spectrum-X)."""
+
+Ways = Literal["ideal", "ecmp"]
+"""Whether pairs of switches take turns over equally short ways, or a hash picks one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ References
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Self, get_args
 
 from topologies.errors import (
     InputError,
@@ -102,8 +102,9 @@ class FatTreeSpec(SwitchedRecord):
     cross the node's switch."""
 
     trunk: Trunk = "ideal"
-    """``"ideal"``: the cables of a link act as one. ``"ecmp"``: they are separate, and
-    a hash of source and target picks one at each level."""
+    """``"ideal"``, ``"spraying"``, ``"adaptive"``: the cables of a link act as one.
+    ``"ecmp"``: they are separate, and a hash of source and target picks one at each
+    level."""
 
     ecmp_seed: int = 0
     """Seed of the hash that picks with ``trunk="ecmp"``."""
@@ -148,7 +149,7 @@ class FatTreeSpec(SwitchedRecord):
 
     def __post_init__(self) -> None:
         check_choice("nic", self.nic, ("node", "device"))
-        check_choice("trunk", self.trunk, ("ideal", "ecmp"))
+        check_choice("trunk", self.trunk, get_args(Trunk))
         self._check_shape()
         self.check_sums()
         if self.nvls and self.node_levels > 1:
@@ -234,8 +235,9 @@ class _SpinesRecord(SwitchedRecord):
     """Bandwidth of a switch's links to NICs over that of its links to spines."""
 
     trunk: Trunk = "ideal"
-    """``"ideal"``: a switch's links to all spines act as one. ``"ecmp"``: they are
-    separate, and a hash of source and target picks the spine."""
+    """``"ideal"``, ``"spraying"``, ``"adaptive"``: a switch's links to all spines act
+    as one. ``"ecmp"``: they are separate, and a hash of source and target picks the
+    spine."""
 
     ecmp_seed: int = 0
     """Seed of the hash that picks with ``trunk="ecmp"``."""
@@ -275,7 +277,7 @@ class _SpinesRecord(SwitchedRecord):
 
     def check_spines(self, below: str, count: int) -> None:
         """Refuse more links from switches to spines than can be built."""
-        check_choice("trunk", self.trunk, ("ideal", "ecmp"))
+        check_choice("trunk", self.trunk, get_args(Trunk))
         if count * self.num_spines > MAX_SPINE_LINKS:
             raise InputError(
                 "too many spines",

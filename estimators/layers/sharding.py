@@ -181,7 +181,7 @@ def layer_work(
             if op.operation == "cross entropy"
         ),
         weight_gradient_bytes=_weight_gradient_bytes(holding, keeping),
-        input_bytes=entering,
+        input_bytes=device.total(layer.sent),
     )
 
 

@@ -347,6 +347,7 @@ class SelfAttention(nn.Module):
             if rotary
             else None
         )
+        self.value_norm = UnitNorm() if spec.block_embedding else None
         self.core_attention = build_core(spec, window)
         self.gate_activation = nn.Sigmoid() if spec.attention_output_gate else None
         self.head_gate = HeadGate() if spec.attention_head_gate else None
@@ -376,6 +377,8 @@ class SelfAttention(nn.Module):
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rotary is not None:
             query, key = self.rotary(query, key)
+        if self.value_norm is not None:
+            value = self.value_norm(value)
         return query, key, value
 
 

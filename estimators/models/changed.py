@@ -117,8 +117,17 @@ def with_num_layers(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
             expected=f"at most {len(pattern)}",
         )
     left = pattern[:num_layers]
+    embedding = spec.block_embedding
+    if embedding:
+        embedding = (embedding[0], num_layers, *embedding[2:])
     window = spec.window_size if any("window" in kind for kind in left) else 0
-    return replace(spec, num_layers=num_layers, block_pattern=left, window_size=window)
+    return replace(
+        spec,
+        num_layers=num_layers,
+        block_pattern=left,
+        window_size=window,
+        block_embedding=embedding,
+    )
 
 
 def with_one_of_each(spec: TransformerSpec) -> TransformerSpec:

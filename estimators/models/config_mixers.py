@@ -18,6 +18,9 @@ from topologies.errors import InputError
 _MOST_FACTOR = 1000
 """Largest factor of a width."""
 
+_MOST_ROWS = 10**12
+"""Largest embedding of one block that is counted."""
+
 _LETTERS: Mapping[str, str] = MappingProxyType(
     {
         "mamba": "M",
@@ -216,6 +219,38 @@ def ngram_tables(config: ConfigFile, words: Words) -> Words:
     return {"ngram_embedding": (longest, splits, rows)}
 
 
+def block_embeddings(config: ConfigFile, words: Words) -> Words:
+    """Return an embedding of blocks, few gates in some, and borrowed keys in the last.
+
+    Those of the last block before them that has a window, or none, as they have.
+    """
+    blocks, sparsity = words["num_layers"], "activation_sparsity_pattern"
+    names = ("vocab_size_per_layer_input", "hidden_size_per_layer_input", "laurel_rank")
+    rows, width, rank = (
+        config.value(int, name, usual)
+        for name, usual in zip(names, (262144, 256, 64), strict=True)
+    )
+    if rows * width > _MOST_ROWS:
+        config.refuse("an embedding that is too large", names[0], rows, "fewer rows")
+    shared = config.value(int, "num_kv_shared_layers", 15, may_be_zero=True)
+    windowed = words.get("window_attn_skip_freq", [0] * blocks)
+    if shared >= blocks or {*windowed[: blocks - shared]} != {*windowed}:
+        expected = "fewer blocks than have both keys and values, or 0"
+        config.refuse("no keys to borrow", "num_kv_shared_layers", shared, expected)
+    listed = config.find(sparsity)
+    few = [0.95] * 10 * (blocks > 10) if listed is None else listed
+    if not isinstance(few, list) or (listed not in (None, []) and len(few) != blocks):
+        expected = "a number for each block"
+        config.refuse("not a number for each block", sparsity, listed, expected)
+        few = []
+    pattern = tuple(
+        ("attention" if block < blocks - shared else "borrowing_attention")
+        + ("+thresholded" if block < len(few) and few[block] else "+dense")
+        for block in range(blocks)
+    )
+    return {"block_embedding": (rows, blocks, width, rank), "block_pattern": pattern}
+
+
 def indexed_layers(config: ConfigFile, words: Words, *, freq: int = 1) -> Words:
     """Return which blocks have an indexer, by words, by letters, or every which.
 
@@ -374,6 +409,7 @@ COMPUTED_MIXERS: Mapping[str, Callable[..., Words]] = MappingProxyType(
             periodic_hybrid,
             kimi_layers,
             kimi_groups,
+            block_embeddings,
             ngram_tables,
             indexed_layers,
             parallel_mixers,

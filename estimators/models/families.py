@@ -61,9 +61,14 @@ from estimators.models.encoders import (
     build_t5_block,
 )
 from estimators.models.hyper_connections import (
+    AlternatingBlock,
+    BlockEmbeddings,
+    LastStreams,
     LastStreamSum,
     StreamBlock,
     StreamCopies,
+    ThresholdMLP,
+    build_borrowing,
 )
 from estimators.models.layers import (
     MLP,
@@ -112,8 +117,8 @@ class WordEmbedding(nn.Module):
         self.norm = build_norm(spec) if spec.embedding_layernorm else nn.Identity()
         self.ngrams = NGramEmbedding(spec) if spec.ngram_embedding else None
         self.dropout = nn.Dropout(spec.hidden_dropout)
-        several = spec.num_residual_streams > 0
-        self.streams = StreamCopies(spec) if several else nn.Identity()
+        copied = spec.num_residual_streams > 0 and not spec.block_embedding
+        self.streams = StreamCopies(spec) if copied else nn.Identity()
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the first hidden states of token ids (batch, sequence)."""
@@ -145,6 +150,8 @@ class SeeingEmbedding(nn.Module):
 
 def build_embedding(spec: TransformerSpec) -> nn.Module:
     """Return what makes the first hidden states of a sequence."""
+    if spec.block_embedding:
+        return BlockEmbeddings(spec, WordEmbedding(spec))
     return WordEmbedding(spec) if spec.vision is None else SeeingEmbedding(spec)
 
 
@@ -278,8 +285,8 @@ class FinalNorm(nn.Module):
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
-        several = spec.num_residual_streams > 0
-        self.streams = LastStreamSum(spec) if several else nn.Identity()
+        last = LastStreams if spec.block_embedding else LastStreamSum
+        self.streams = last(spec) if spec.num_residual_streams else nn.Identity()
         self.norm = build_norm(spec)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -341,7 +348,7 @@ MIXERS: Mapping[str, Callable[[TransformerSpec], nn.Module]] = MappingProxyType(
 """Name of a mixer -> its builder."""
 
 FEED_FORWARDS: Mapping[str, Callable[[TransformerSpec], nn.Module]] = MappingProxyType(
-    {"dense": MLP, "experts": MoELayer}
+    {"dense": MLP, "thresholded": ThresholdMLP, "experts": MoELayer}
 )
 """Name of a feed-forward layer -> its builder."""
 
@@ -358,6 +365,8 @@ def build_block(spec: TransformerSpec, kind: str) -> nn.Module:
         return ShortcutBlock(spec)
     parts = kind.split("+")
     mixers = [MIXERS[part](spec) for part in parts[:1] if part in MIXERS]
+    if spec.block_embedding and kind.startswith("borrowing"):
+        mixers = [build_borrowing(spec, parts[0])]
     layers = [FEED_FORWARDS[part](spec) for part in parts[-1:] if part in FEED_FORWARDS]
     if not len(mixers) + len(layers) == len(parts) > 0:
         raise InputError(
@@ -367,7 +376,9 @@ def build_block(spec: TransformerSpec, kind: str) -> nn.Module:
             expected=f"{_names(MIXERS)}, {_names(FEED_FORWARDS)}, or one of either "
             'joined by "+"',
         )
+    block: type[nn.Module]
     block = StreamBlock if spec.num_residual_streams else TransformerBlock
+    block = AlternatingBlock if spec.block_embedding else block
     return block(spec, mixers[0] if mixers else None, layers[0] if layers else None)
 
 
@@ -555,6 +566,13 @@ def block_inputs(
     hidden = _hidden_states(spec, spec.entering_tokens(kind), device)
     if spec.diffusion:
         return hidden, *beside_hidden(spec, kind, device)
+    if spec.block_embedding:
+        _, blocks, width, _ = spec.block_embedding
+        kept = 2 * spec.group_width * kind.startswith("borrowing")
+        return hidden, *(
+            torch.zeros(1, hidden.shape[1], channels, device=device)
+            for channels in (width + kept, (blocks - 1) * width + kept)
+        )
     heads, tokens = spec.num_attention_heads, hidden.shape[1]
     bias = torch.zeros(1, heads, tokens, tokens, device=device)
     if kind == ENCODER_BLOCK:

@@ -466,6 +466,10 @@ class TransformerSpec(Spec):
     """Tokens of the longest n-grams that are embedded beside words, tables for each
     length, and rows of a table, as in LongCat-Flash-Lite; empty without."""
 
+    block_embedding: Annotated[tuple[int, ...], Derived()] = ()
+    """Rows of Gemma 3n's embedding of blocks, blocks, channels of each, and the rank of
+    the products beside attention; empty without."""
+
     vision: Annotated[VisionTower | None, Derived()] = None
     """The tower that makes tokens of a sequence's pictures; None without pictures."""
 
@@ -477,7 +481,7 @@ class TransformerSpec(Spec):
 
     def __post_init__(self) -> None:
         listed = ("moe_expert_loads", "document_length_samples")
-        for name in ("block_pattern", "ngram_embedding", *listed):
+        for name in ("block_pattern", "ngram_embedding", "block_embedding", *listed):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         check_values(self)
         self._count_documents()
@@ -514,17 +518,13 @@ class TransformerSpec(Spec):
         for name, default in sizes.items():
             self._resolve(name, default)
         if self.has_mamba:
-            width = 2 * self.hidden_size
-            self._resolve("mamba_num_heads", width // self.mamba_head_dim)
+            usual = 2 * self.hidden_size // self.mamba_head_dim
+            self._resolve("mamba_num_heads", usual)
 
     def _own_pattern(self) -> tuple[str, ...]:
-        """Return the blocks that an encoder and decoder with this pattern would have.
-
-        Where the decoder begins is free.
-        """
+        """Return blocks of an encoder and a decoder, which may begin anywhere."""
         begin = FIRST_DECODER_BLOCK in self.block_pattern
-        encoder = self.block_pattern.index(FIRST_DECODER_BLOCK) if begin else 1
-        encoder = max(encoder, 1)
+        encoder = max(self.block_pattern.index(FIRST_DECODER_BLOCK) if begin else 1, 1)
         return encoder_decoder_pattern(encoder, max(self.num_layers - encoder, 1))
 
     @property

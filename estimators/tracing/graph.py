@@ -162,6 +162,10 @@ class TracedLayer:
     """Number of the tensor that enters beside hidden states and is passed on as it is,
     what an encoder made for all blocks of a decoder; None without one."""
 
+    passing_input: int | None = None
+    """Number of a tensor that only blocks behind it read, and that is sent to it for
+    them; None without one."""
+
     _facts: dict[object, Any] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -176,9 +180,15 @@ class TracedLayer:
 
     @property
     def entering(self) -> tuple[int, ...]:
-        """Return the numbers of what the layer before sends."""
+        """Return the numbers of what it is given, and keeps to run again."""
         both = (self.hidden_input, self.memory_input)
         return tuple(number for number in both if number is not None)
+
+    @property
+    def sent(self) -> tuple[int, ...]:
+        """Return the numbers of what the layer before sends."""
+        passing = () if self.passing_input is None else (self.passing_input,)
+        return (*self.entering, *passing)
 
     @property
     def has_experts(self) -> bool:

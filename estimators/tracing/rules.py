@@ -11,6 +11,7 @@ References
    Models", 2022, section 4.1: which tensors an operator saves.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -417,10 +418,18 @@ def _stream_update(call: TracedCall) -> None:
     """Keep the branch and weights, and the streams where a matrix mixes them."""
     streams, *others = call.inputs
     saved = call.inputs if call.target.mixes else tuple(others)
-    updated = call.tape.add(
-        call.results[0].numel(), call.tape.tensors[streams].layout, "model"
-    )
-    call.emit("stream update", (updated,), saved=saved)
+    elements = call.results[0].numel()
+    updated = call.tape.add(elements, call.tape.tensors[streams].layout, "model")
+    dims = _NO_DIMS
+    if call.target.mixes:
+        tokens, n = math.prod(call.results[0].shape[:2]), call.target.streams
+        dims = (elements // (tokens * n), n, n, tokens)
+    call.emit("stream update", (updated,), saved=saved, dims=dims)
+
+
+def _borrowed_heads(call: TracedCall) -> None:
+    """Split keys and values as far as there are groups."""
+    call.set(tuple(call.result(place, "groups") for place in range(2)))
 
 
 def _gated_sum(call: TracedCall) -> None:
@@ -444,6 +453,18 @@ ARCHITECTURE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = (
             hyper_connections.StreamSum: _stream_sum,
             hyper_connections.LastStreamSum: _stream_sum,
             hyper_connections.StreamUpdate: _stream_update,
+            hyper_connections.StreamPrediction: _stream_update,
+            hyper_connections.StreamCorrection: _stream_update,
+            hyper_connections.OtherStreams: _stream_update,
+            hyper_connections.MagnitudeOf: memory_rule("norm", keeps="inputs"),
+            hyper_connections.JoinedParts: memory_rule("concatenate"),
+            hyper_connections.ChannelScale: memory_rule("multiply", keeps="inputs"),
+            hyper_connections.ThresholdActivation: memory_rule(
+                "activation", keeps="inputs"
+            ),
+            hyper_connections.PartNorm: memory_rule("norm", keeps="inputs"),
+            hyper_connections.QueryRotary: _rotary,
+            hyper_connections.BorrowedHeads: _borrowed_heads,
             layers.Concatenation: memory_rule("concatenate"),
             families.LaterCrossEntropy: cross_entropy_rule,
             encoders.BiasedFlashAttention: biased_flash_rule,

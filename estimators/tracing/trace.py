@@ -52,7 +52,7 @@ _PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType
 """(Module, parameter) -> layout; everything else is whole on every rank."""
 
 _RULES = MappingProxyType({**MODULE_RULES, **ARCHITECTURE_RULES, **MIXER_RULES})
-_MEMORY = "memory"
+_MEMORY, _PASSING = "memory", "passing"
 _INPUT_LAYOUTS: Mapping[str, str] = MappingProxyType(
     {
         "position_bias": "tensor",
@@ -115,6 +115,7 @@ def record_layer(
         operators=tuple(tape.operators),
         hidden_input=0 if takes_hidden else None,
         memory_input=arguments.get(_MEMORY),
+        passing_input=arguments.get(_PASSING),
     )
 
 

@@ -196,6 +196,8 @@ _MIXERS = {
     "short_convolution": "short convolutions",
     "sparse": "attention with an indexer",
     "reusing": "attention with an indexer",
+    "borrowing_attention": "keys of other blocks",
+    "borrowing_window": "keys of other blocks",
     **dict.fromkeys(DIFFUSION_BLOCKS, "adaptive norms"),
 }
 """Mixer of a block -> what it is called; others are called by their names, but for

@@ -73,6 +73,24 @@ def test_every_tier_and_every_seed_has_a_draw_of_its_own():
     assert tier_seeds(3, 4) == tier_seeds(3 + 2**64, 4)
 
 
+@failures.over("spec", [CABLED, RAIL])
+@failures.over("trunk", ["spraying", "adaptive"])
+def test_cables_that_packets_are_spread_over_act_as_one(spec, trunk):
+    """Held to packets one by one, which find all cables at work to the end."""
+    ideal, spread, apart = (
+        build_network(replace(spec, trunk=kind)).links.bandwidth
+        for kind in ("ideal", trunk, "ecmp")
+    )
+    assert np.array_equal(spread, ideal)
+    assert ideal.sum() == pytest.approx(apart.sum())
+    cables, packets = 4, 1000
+    ends = [0.0] * cables  # of what each sends, at 1 packet a second
+    for number in range(packets):
+        taken = number % cables if trunk == "spraying" else ends.index(min(ends))
+        ends[taken] += 1.0
+    assert packets / max(ends) == cables
+
+
 @given(network=cabled_fat_trees)
 @settings(max_examples=50)
 def test_routes_over_cables_are_shortest_and_come_down_on_the_cable_they_went_up(

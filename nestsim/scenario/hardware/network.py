@@ -16,6 +16,7 @@ from estimators.collectives.transports import Scope, transports
 from nestsim.scenario.base import Table, input_file
 from topologies.errors import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO, InputError, located
 from topologies.joined_specs import MAX_SWITCHES, PodsSpec
+from topologies.records import Trunk
 from topologies.settings import Bandwidth, Count, Latency, NameChoice, Seed, Text
 from topologies.specs import (
     BasicSpec,
@@ -32,8 +33,6 @@ Ratio = Annotated[float, Field(ge=MIN_RATIO, le=MAX_RATIO)]
 
 Efficiency = Annotated[float, Field(ge=MIN_EFFICIENCY, le=1, examples=[0.9])]
 """Fraction of a link's bandwidth that collectives reach."""
-
-Trunk = Literal["ideal", "ecmp"]
 
 
 def _names(scope: Scope) -> tuple[str, ...]:
@@ -189,8 +188,9 @@ class SwitchesTable(SumsTable):
     """Name of this kind of network."""
 
     trunk: Trunk = "ideal"
-    """Whether parallel links of a switch act as one, or are separate and a hash of
-    source and target picks one at each level."""
+    """Whether parallel links of a switch act as one ("ideal": as where each packet
+    takes the next one, "spraying", or the one with the shortest queue, "adaptive"), or
+    are separate and a hash of source and target picks one at each level ("ecmp")."""
 
     ecmp_seed: Seed = 0
     """Seed of the hash that picks a cable with `trunk = "ecmp"`."""

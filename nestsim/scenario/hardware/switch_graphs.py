@@ -9,12 +9,12 @@ from nestsim.scenario.hardware.network import (
     NodeLinksTable,
     NodesTable,
     SumsTable,
-    Trunk,
     sums_efficiency,
     with_transports,
 )
 from topologies.errors import InputError
 from topologies.joined_specs import DragonflySpec, HyperXSpec, NetworkSpec, PathChoice
+from topologies.records import Ways
 from topologies.settings import Bandwidth, Count, Latency, Seed
 from topologies.specs import FatTreeSpec, LevelSpec
 
@@ -32,7 +32,7 @@ class GraphTable(SumsTable):
     """Whether routes are shortest, with the fewest global links, or go by a group that
     a hash of source and target picks, in HyperX by a switch (Valiant)."""
 
-    trunk: Trunk = "ideal"
+    trunk: Ways = "ideal"
     """Whether pairs of switches take turns over equally short ways, or a hash of source
     and target picks one at each switch."""
 

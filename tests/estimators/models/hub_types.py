@@ -62,6 +62,18 @@ GIVEN: Mapping[str, Mapping[str, Any]] = {
     },
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 16, "n_shared_experts": 2, "num_experts_per_tok": 6},
+    "gemma3n_text": {
+        "hidden_size": 96,
+        "intermediate_size": 128,
+        "num_hidden_layers": 12,
+        "num_kv_shared_layers": 5,
+        "num_attention_heads": 4,
+        "head_dim": 16,
+        "vocab_size": 211,
+        "vocab_size_per_layer_input": 199,
+        "hidden_size_per_layer_input": 24,
+        "laurel_rank": 10,
+    },
     "glm4_moe": {"head_dim": 128},
     "glm4v_moe_text": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
@@ -195,7 +207,9 @@ def hub_config(model_type: str, given: Mapping[str, Any]) -> Any:
     """
     config = _few_layers(model_type, {**GIVEN.get(model_type, {}), **given})
     inner = config.get_text_config()
-    return config if inner is config else _few_layers(inner.model_type, {})
+    if inner is config:
+        return config
+    return _few_layers(inner.model_type, GIVEN.get(inner.model_type, {}))
 
 
 def _few_layers(model_type: str, values: Mapping[str, Any]) -> Any:

@@ -222,7 +222,14 @@ def test_weights_of_streams_have_parameters_and_flops(spec: TransformerSpec) -> 
         )
         for graph in (ours, plain)
     ]
-    assert flops[0] - flops[1] == 2 * blocks * products + 2 * LENGTH * STREAMS * wide
+    mixing = 2 * LENGTH * STREAMS * wide  # of all streams, or the last sum's product
+    update = StreamUpdate(spec)
+    with FlopCounterMode(display=False) as counter:
+        weights = torch.randn(1, LENGTH, outputs - STREAMS)
+        update(torch.randn(1, LENGTH, wide), torch.randn(1, LENGTH, HIDDEN), weights)
+    assert counter.get_total_flops() == mixing * update.mixes
+    mixed = mixing * update.mixes
+    assert flops[0] - flops[1] == 2 * blocks * (products + mixed) + mixing
 
 
 def table_of(spec: TransformerSpec, degrees: Degrees = Degrees()) -> LayerTable:  # noqa: B008  # frozen

@@ -165,7 +165,7 @@ def test_what_only_readers_heed_is_refused_of_a_traced_type(
     assert caught.value.where == name
 
 
-@failures.over("model_type", ["jetmoe", "whisper", "step3p7", "gemma3n"])
+@failures.over("model_type", ["jetmoe", "whisper", "step3p7", "zamba"])
 def test_what_is_known_not_to_be_a_chain_is_not_tried(
     tmp_path: Path, model_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

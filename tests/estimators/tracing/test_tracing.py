@@ -121,6 +121,14 @@ def test_streams_and_ngrams_are_what_torch_traces(changed: dict[str, Any]) -> No
     check_against_torch(replace(spec, parallel_residual=False, **changed))
 
 
+def test_borrowed_keys_and_few_gates_are_what_torch_traces() -> None:
+    kinds = "window+thresholded attention+dense borrowing_window+dense"
+    changed = {"norm_placement": "pre", "position_embedding_type": "rope"}
+    spec = replace(SPEC, num_residual_streams=3, block_embedding=(50, 3, 8, 6))
+    pattern = tuple(kinds.split())
+    check_against_torch(replace(spec, block_pattern=pattern, window_size=8, **changed))
+
+
 CHOICES: dict[str, tuple[Any, ...]] = {
     "num_query_groups": (1, 2, 4),
     "gated_linear_unit": (False, True),

@@ -76,6 +76,7 @@ def record(
         operators=tuple(recorder.tape.operators),
         hidden_input=0 if takes_hidden else None,
         memory_input=recorder.arguments.get("memory"),
+        passing_input=recorder.arguments.get("passing"),
     )
 
 

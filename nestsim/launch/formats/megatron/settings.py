@@ -165,7 +165,7 @@ def _windows(model: TransformerSpec) -> Raw:
     if not model.window_size:
         return {}
     kinds = model.block_pattern or (model.last_block_kind,) * model.num_layers
-    marks = [int("window" in kind.split("+")) for kind in kinds]
+    marks = [int("window" in kind) for kind in kinds]
     options: Raw = {"window-size": (f"{model.window_size - 1},0",)}
     full = [index for index, mark in enumerate(marks, start=1) if not mark]
     if full:
