@@ -1,7 +1,7 @@
-"""The table of docs/published.md: replays, and searches that `make published` writes.
+"""The tables of docs/published.md: replays, searches of `make published`, and errors.
 
-``python -m tests.nestsim.published_page results/published`` prints it; without a folder
-what searches found stays as the page has it.
+``python -m tests.nestsim.published_page results/published`` writes them; without a
+folder what searches found stays as the page has it.
 """
 
 import csv
@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean, median
 
 from nestsim.evaluate.job import simulate_job
 from nestsim.scenario.load import load_scenario
@@ -34,6 +35,13 @@ _SHORT = (
 )
 REPLAYED = 5
 """Cells of a row that are of the replay of the published plan."""
+NOT_SEARCHED = "-"
+GROUPS = (
+    ("those that were searched, to 2025", (True,)),
+    ("set-ups of 2024 to 2026, and PaLM's", (False,)),
+    ("all", (True, False)),
+)
+"""Words of a row of the table of errors, and whether its runs were searched."""
 
 
 def words(path: Path) -> str:
@@ -105,21 +113,48 @@ def searched_cells(folder: Path) -> dict[str, list[str]]:
         for planner in PLANNERS:
             row = compared.get((load_scenario(path).name, planner), {})
             time = row.get("simulated_iteration_time_s")
-            both = [f"{float(time):.4g}", plan_words(row)] if time else ["-", "-"]
+            both = (
+                [f"{float(time):.4g}", plan_words(row)] if time else [NOT_SEARCHED] * 2
+            )
             cells[path.stem] += both
     return cells
 
 
-def print_table(searched: Mapping[str, list[str]]) -> None:
-    """Print the rows of the page's table."""
-    for path in FILES:
-        plans = searched.get(path.stem, ["-"] * 2 * len(PLANNERS))
-        cells = [f"`{path.stem}`", *published_cells(path), *plans]
-        sys.stdout.write(f"| {' | '.join(cells)} |\n")
+def table_rows(searched: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Return the cells of the table, with the published plans replayed anew."""
+    nothing = [NOT_SEARCHED] * 2 * len(PLANNERS)
+    return {
+        path.stem: [*published_cells(path), *searched.get(path.stem, nothing)]
+        for path in FILES
+    }
+
+
+def error_lines(table: Mapping[str, list[str]]) -> str:
+    """Return the lines that say how far off the rows of the table are."""
+    lines = []
+    for name, kinds in GROUPS:
+        of = [row for row in table.values() if (row[REPLAYED] != NOT_SEARCHED) in kinds]
+        errors = [abs(float(row[2].removesuffix(" %"))) for row in of]
+        figures = [f"{f(errors):.1f} %" for f in (median, fmean, max)]
+        inside = sum(row[4] == "yes" for row in of)
+        lines.append(f"| {name} | {len(of)} | {' | '.join(figures)} | {inside} |\n")
+    return "".join(lines)
+
+
+def with_tables(page: str, table: Mapping[str, list[str]]) -> str:
+    """Return the page with the rows of both tables."""
+    plans = "".join(f"| `{key}` | {' | '.join(row)} |\n" for key, row in table.items())
+    for marker, lines in (("published", plans), ("errors", error_lines(table))):
+        pattern = rf"(<!-- {marker} -->\n\|.*\n\|.*\n)[^<]*(<!-- end -->)"
+        page, count = re.subn(pattern, rf"\g<1>{lines}\g<2>", page)
+        assert count == 1, marker
+    return page
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        print_table(searched_cells(Path(sys.argv[1])))
-    else:
-        print_table({stem: cells[REPLAYED:] for stem, cells in rows().items()})
+    known = (
+        searched_cells(Path(sys.argv[1]))
+        if sys.argv[1:]
+        else {stem: cells[REPLAYED:] for stem, cells in rows().items()}
+    )
+    PAGE.write_text(with_tables(PAGE.read_text("utf-8"), table_rows(known)), "utf-8")

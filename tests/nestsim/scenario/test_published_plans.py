@@ -13,10 +13,12 @@ from tests import failures
 from tests.estimators.oracles import closed_form_training_flops
 from tests.nestsim.published_page import (
     FILES,
+    PAGE,
     REPLAYED,
     ROOT,
     published_cells,
     rows,
+    with_tables,
     words,
 )
 
@@ -84,6 +86,11 @@ def test_step_times_from_model_flops_are_given_in_both_conventions(path: Path) -
 
 def test_the_page_has_a_row_for_each() -> None:
     assert list(rows()) == [path.stem for path in FILES]
+
+
+def test_the_page_is_as_far_off_as_its_rows_are() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_tables(page, rows()) == page
 
 
 @pytest.mark.slow

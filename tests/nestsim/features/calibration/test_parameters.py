@@ -108,7 +108,7 @@ def test_the_narrowest_class_that_there_is_counts():
         (
             {"accelerator": "tpu-v7"},
             0.25,
-            ["no row of tpu-v7 was measured, its kernels are those of h100-sxm"],
+            ["no row of tpu-v7 was measured, its kernels are those of a100-80gb"],
         ),
         ({"release": "2.4"}, 0.15, []),
         (
