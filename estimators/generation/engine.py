@@ -126,6 +126,13 @@ class EngineSetup:
                 got=spec.family,
                 expected=f"one of {', '.join(sorted(FAMILIES))}",
             )
+        if spec.compression or spec.block_embedding:
+            raise InputError(
+                "keeps summaries, or keys for other blocks, which no cache holds",
+                where="model",
+                got=spec.last_block_kind,
+                expected="a model whose blocks keep keys and values of their own",
+            )
         problem = divisibility_problem(spec, self.degrees(1))
         if problem is not None:
             raise InputError(

@@ -360,6 +360,7 @@ def _attention(
         + device.total(operator.outputs)
     )
     queries, keys, head_size, heads = operator.dims
+    summaries = operator.chosen or operator.summaries
     tensors = device.layer.tensors
     query_size, key_size = (
         tensors[number].elements / length
@@ -376,7 +377,7 @@ def _attention(
         seen * queries * grouping.exchanging(degrees.cp) / degrees.cp,
         # Context parallelism: one kernel for each part of the keys that passes by.
         # A window shows fewer of them.
-        seen * min(keys, operator.window or keys) / ring,
+        seen * (min(keys, operator.window or keys) + summaries) / ring,
         head_size,
         heads * share / seen,
         flops,

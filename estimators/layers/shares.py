@@ -1,9 +1,7 @@
 """Which part of a tensor, a parameter or a product one device has.
 
-References
-----------
-.. [1] Megatron-LM, ``--make-vocab-size-divisible-by``: the vocabulary is padded to a
-   multiple of 128 tp.
+A vocabulary is padded to a multiple of 128 tp (Megatron-LM,
+``--make-vocab-size-divisible-by``).
 
 The collectives that a traced layer waits for, from how its operators are split.
 
@@ -273,6 +271,8 @@ def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
             )
     if spec.vision and (problem := spec.vision.split_problem(tp)):
         return problem
+    if spec.compression and spec.compression[1] % tp:
+        return f"tensor_model_parallel_size {tp} does not divide the groups of o_groups"
     if groups % tp and tp % groups:
         return (
             f"tensor_model_parallel_size {tp} is neither a divisor nor a multiple of "
@@ -340,7 +340,8 @@ def _state_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     )
     if what := next((what for what, has in carried if has), ""):
         return f"context_parallel_size {cp}, but {what} through whole sequences"
-    if spec.dsa_indexer_topk and grouping.cp_comm_type != "all_gather":
+    indexed = spec.dsa_indexer_topk or spec.compression
+    if indexed and grouping.cp_comm_type != "all_gather":
         return (
             f"context_parallel_size {cp}, but an indexer needs the keys of all tokens, "
             f'which cp_comm_type "{grouping.cp_comm_type}" has not: "all_gather"'

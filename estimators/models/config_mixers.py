@@ -202,6 +202,57 @@ def kimi_layers(config: ConfigFile, words: Words) -> Words:
     return {"linear_attention_freq": marks, "linear_attention": mixer}
 
 
+_RATIOS: Mapping[int, str] = MappingProxyType(
+    {0: "single", 4: "chosen", 128: "compressed"}
+)
+"""Tokens of a summary in the first files of DeepSeek-V4 -> what attention sees."""
+
+_SEEN: Mapping[str, str] = MappingProxyType(
+    {
+        WINDOWED: "single",
+        "compressed_sparse_attention": "chosen",
+        "heavily_compressed_attention": "compressed",
+    }
+)
+"""Kind of DeepSeek-V4's attention -> what it sees beside its window."""
+
+
+def compressed_layers(config: ConfigFile, words: Words) -> Words:
+    """Return what attention of each block sees, and the sizes of summaries.
+
+    Without a list, every second block behind the first two has an indexer.
+    """
+    blocks, ratios = words["num_layers"], config.marks("compress_ratios")
+    kinds = config.kinds("layer_types", tuple(_SEEN), blocks)
+    if kinds is None and ratios:
+        seen = [_RATIOS.get(ratio, "") for ratio in ratios[:blocks]]
+        if len(seen) < blocks or not all(seen):
+            expected = f"{blocks} of 0, 4 and 128"
+            problem = "not a rate for each block"
+            config.refuse(problem, "compress_ratios", list(ratios), expected)
+            return {}
+    else:
+        usual = ("compressed", "chosen")
+        seen = [_SEEN[kind] for kind in kinds or ()] or [
+            usual[block > 1 and block % 2] for block in range(blocks)
+        ]
+    rates = "compress_rates.{}_attention"
+    names = {
+        "q_lora_rank": 1024,
+        "o_groups": 8,
+        "o_lora_rank": 1024,
+        "qk_rope_head_dim": 64,
+        rates.format("compressed_sparse"): 4,
+        rates.format("heavily_compressed"): 128,
+        "index_topk": 512,
+        "index_n_heads": 64,
+        "index_head_dim": 128,
+    }
+    sizes = tuple(config.value(int, name, usual) for name, usual in names.items())
+    pattern = tuple(f"attention_{beside}+experts" for beside in seen)
+    return {"compression": sizes, "block_pattern": pattern}
+
+
 def kimi_groups(config: ConfigFile, words: Words) -> Words:
     """Return groups of experts, under the key that Kimi Linear has for them."""
     groups = config.value(int, "num_expert_group", 0, may_be_zero=True)
@@ -409,6 +460,7 @@ COMPUTED_MIXERS: Mapping[str, Callable[..., Words]] = MappingProxyType(
             periodic_hybrid,
             kimi_layers,
             kimi_groups,
+            compressed_layers,
             block_embeddings,
             ngram_tables,
             indexed_layers,

@@ -91,7 +91,10 @@ from estimators.models.linear_attention import (
     SelectiveMixer,
     ShortConvolution,
 )
-from estimators.models.sparse_attention import SparseLatentAttention
+from estimators.models.sparse_attention import (
+    CompressedAttention,
+    SparseLatentAttention,
+)
 from estimators.models.spec import (
     DECODER_BLOCK,
     ENCODER_BLOCK,
@@ -367,6 +370,8 @@ def build_block(spec: TransformerSpec, kind: str) -> nn.Module:
     mixers = [MIXERS[part](spec) for part in parts[:1] if part in MIXERS]
     if spec.block_embedding and kind.startswith("borrowing"):
         mixers = [build_borrowing(spec, parts[0])]
+    elif spec.compression and kind.startswith("window_"):
+        mixers = [CompressedAttention(spec, parts[0].removeprefix("window_"))]
     layers = [FEED_FORWARDS[part](spec) for part in parts[-1:] if part in FEED_FORWARDS]
     if not len(mixers) + len(layers) == len(parts) > 0:
         raise InputError(

@@ -221,8 +221,8 @@ class MagnitudeOf(nn.Module):
     def forward(self, hidden: Tensor, like: Tensor) -> Tensor:
         """Return hidden states of the same shape."""
         sizes = (part.square().mean(-1, keepdim=True).sqrt() for part in (like, hidden))
-        wanted, found = sizes
-        return hidden * wanted / found
+        wanted, size = sizes
+        return hidden * wanted / size
 
 
 class JoinedParts(nn.Module):
@@ -343,9 +343,9 @@ class StreamCorrection(nn.Module):
 
     mixes = False
 
-    def forward(self, streams: Tensor, found: Tensor, weights: Tensor) -> Tensor:
+    def forward(self, streams: Tensor, active: Tensor, weights: Tensor) -> Tensor:
         """Return streams of the same shape."""
-        off = found - streams[..., : found.shape[-1]]
+        off = active - streams[..., : active.shape[-1]]
         added = (weights[..., None] + 1) * off[..., None, :]
         return streams + added.flatten(-2)
 

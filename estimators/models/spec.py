@@ -50,10 +50,8 @@ SHORTCUT_BLOCK = "attention+dense+experts"
 them that read what the first feed-forward layer reads: LongCat-Flash's."""
 
 FIRST_ENCODER_BLOCK, ENCODER_BLOCK = "first encoder", "encoder"
-"""Kinds of the blocks of an encoder."""
-
 FIRST_DECODER_BLOCK, DECODER_BLOCK = "first decoder", "decoder"
-"""Kinds of the blocks of a decoder that reads what an encoder made."""
+"""Kinds of the blocks of an encoder, and of a decoder that reads what it made."""
 
 FAMILIES = (
     *("gpt", "llama", "mixtral", "mamba", "bert", "t5", "vit", "diffusion", "module"),
@@ -470,6 +468,9 @@ class TransformerSpec(Spec):
     """Rows of Gemma 3n's embedding of blocks, blocks, channels of each, and the rank of
     the products beside attention; empty without."""
 
+    compression: Annotated[tuple[int, ...], Derived()] = ()
+    """Sizes of `estimators.models.sparse_attention.Compression`; empty without."""
+
     vision: Annotated[VisionTower | None, Derived()] = None
     """The tower that makes tokens of a sequence's pictures; None without pictures."""
 
@@ -503,10 +504,9 @@ class TransformerSpec(Spec):
         check_together(self, self._own_pattern())
 
     def _count_documents(self) -> None:
-        samples, counts = self.document_length_samples, self.document_length_counts
-        samples, counts = histogram(samples, counts)
-        object.__setattr__(self, "document_length_samples", samples)
-        object.__setattr__(self, "document_length_counts", counts)
+        table = histogram(self.document_length_samples, self.document_length_counts)
+        object.__setattr__(self, "document_length_samples", table[0])
+        object.__setattr__(self, "document_length_counts", table[1])
 
     def _resolve(self, name: str, default: int) -> None:
         if getattr(self, name) == 0:

@@ -110,6 +110,10 @@ class TracedOperator(NamedTuple):
     window: int = 0
     """Keys that a query of fused attention sees, those of its own token included; 0
     for all of them. Keys that index scores choose."""
+    summaries: int = 0
+    """Keys of fused attention that stand for tokens before, beside those of tokens."""
+    chosen: int = 0
+    """Summaries that a query sees; 0 for all of them."""
     frozen: bool = False
     """Whether the operator's weight is not trained (`estimators.layers.adapters`)."""
     forward_only: bool = False
@@ -126,7 +130,10 @@ class TracedOperator(NamedTuple):
         """
         m, n, _, _ = self.dims
         w = 0 if self.operation == INDEX_SCORES else self.window
-        return 2 * n * w - w * (w - 1) - n if w else m * n
+        if m != n and w:  # of summaries, whose number grows with the tokens
+            return _chosen_pairs(m, n, w)
+        beside = _chosen_pairs(m, self.summaries, self.chosen or self.summaries)
+        return beside + (2 * n * w - w * (w - 1) - n if w else m * n)
 
     @property
     def model_flops(self) -> int:
@@ -140,6 +147,13 @@ class TracedOperator(NamedTuple):
             flops: float = recurrence.flops(recurrence.forward, tokens, k, value)
             return round(batch * flops)
         return (4 if self.operation == "attention" else 2) * self.pairs * k * batch
+
+
+def _chosen_pairs(queries: int, summaries: int, chosen: int) -> int:
+    """Return pairs of queries and summaries, twice as many as a causal mask leaves."""
+    if chosen >= summaries:
+        return queries * summaries
+    return 2 * queries * chosen - queries * chosen**2 // summaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -238,18 +238,22 @@ def _indexer(call: TracedCall) -> None:
     parts.emit("k_norm", "norm", (keys,), (normed,), saved=(keys,))
     query, key = parts.tensor(tokens * heads * width), parts.tensor(tokens * width)
     parts.emit("rotary", "rotary", (flat, normed), (query, key))
-    scores = parts.tensor(tokens**2, "fp32")
     topk = call.results[0].shape[-1]
-    parts.emit(
-        "scores",
-        INDEX_SCORES,
-        (query, key),
-        (scores,),
-        saved=(query, key, weights),
-        dims=(tokens, tokens, width, heads),
-        window=topk,
-    )
-    parts.emit("topk", "top-k keys", (scores,), (parts.tensor(tokens * topk, "fp32"),))
+    _choice(parts, (query, key, weights), (tokens, tokens, width, heads), topk)
+
+
+def _choice(
+    parts: _Kernels,
+    kept: tuple[int, int, int],
+    dims: tuple[int, int, int, int],
+    topk: int,
+) -> None:
+    """Score all keys, keeping queries, keys and weights of heads; choose the best."""
+    scores = parts.tensor(dims[0] * dims[1], "fp32")
+    read, made = kept[:2], (scores,)
+    parts.emit("scores", INDEX_SCORES, read, made, saved=kept, dims=dims, window=topk)
+    best = parts.tensor(dims[0] * topk, "fp32")
+    parts.emit("topk", "top-k keys", (scores,), (best,))
 
 
 def _sparse_core(call: TracedCall) -> None:
@@ -299,6 +303,104 @@ def _sparse_core(call: TracedCall) -> None:
     )
 
 
+def _copied_linear(
+    parts: _Kernels, name: str, source: int, rows: int, module: nn.Linear
+) -> int:
+    """Write a product of a rank's own rows down; return its result."""
+    width, inner = module.weight.shape
+    made = parts.tensor(rows * width)
+    dims = (rows, width, inner, 1)
+    sharding = {"sharding": "copied", "dims": dims, "saved": (source,)}
+    parts.emit(name, "linear", (source,), (made,), **sharding)
+    return made
+
+
+def _summed(
+    parts: _Kernels,
+    module: sparse_attention.Summaries,
+    hidden: int,
+    tokens: int,
+    name: str,
+) -> int:
+    """Describe products, sums that keep what they read, a norm, and positions."""
+    made = _copied_linear(parts, f"{name}linear", hidden, tokens, module.linear)
+    summed, normed, turned = (
+        parts.tensor(tokens // module.rate * module.width) for _ in range(3)
+    )
+    parts.emit(f"{name}sum", "weighed sum", (made,), (summed,), saved=(made,))
+    parts.emit(f"{name}norm", "norm", (summed,), (normed,), saved=(summed,))
+    parts.emit(f"{name}rotary", "rotary", (normed,), (turned,))
+    return turned
+
+
+def _summaries(call: TracedCall) -> None:
+    """Keep what products and sums read."""
+    (hidden,), module = call.inputs, call.target
+    width = module.linear.in_features
+    tokens = call.tape.tensors[hidden].elements // width
+    call.set((_summed(_Kernels(call, "whole"), module, hidden, tokens, ""),))
+
+
+def _summary_indexer(call: TracedCall) -> None:
+    """Keep what `_indexer` keeps, of summaries in place of tokens."""
+    parts, module = _Kernels(call, "whole", core=True), call.target
+    hidden, queries = call.inputs
+    tokens, topk = call.results[0].shape[1:]
+    heads, width, rate = module.heads, module.width, module.summaries.rate
+    flat = _copied_linear(parts, "linear_wq_b", queries, tokens, module.linear_wq_b)
+    projection = module.linear_weights_proj
+    weights = _copied_linear(parts, "linear_weights", hidden, tokens, projection)
+    key = _summed(parts, module.summaries, hidden, tokens, "summaries.")
+    query = parts.tensor(tokens * heads * width)
+    parts.emit("rotary", "rotary", (flat,), (query,))
+    dims = tokens, tokens // rate, width, heads
+    _choice(parts, (query, key, weights), dims, topk)
+
+
+def _summary_core(call: TracedCall) -> None:
+    """Keep queries, keys, summaries, what was chosen of them, and contexts."""
+    parts, module = _Kernels(call, core=True), call.target
+    query, key, *beside = call.inputs
+    tokens, tensors = call.results[0].shape[1], call.tape.tensors
+    context, sums = call.result(), parts.tensor(tokens * module.num_heads, "fp32")
+    window = module.window if module.window < tokens else 0
+    parts.emit(
+        "attention",
+        "attention",
+        (query, key, *beside[:1]),
+        (context,),
+        saved=(query, key, *beside, context, sums),
+        dims=(tokens, tokens, module.width, module.num_heads),
+        window=window,
+    )
+    summaries = tensors[beside[0]].elements // module.width if beside else 0
+    chosen = min(module.topk, summaries)
+    operators = call.tape.operators
+    operators[-1] = operators[-1]._replace(summaries=summaries, chosen=chosen)
+
+
+def _turned_queries(call: TracedCall) -> None:
+    """Keep queries in front of their norm; positions keep nothing."""
+    parts = _Kernels(call)
+    flat, key = call.inputs
+    normed = parts.tensor(call.results[0].numel())
+    parts.emit("norm", "norm", (flat,), (normed,), saved=(flat,))
+    outputs = (parts.tensor(call.results[0].numel()), call.result(1, "whole"))
+    parts.emit("rotary", "rotary", (normed, key), outputs)
+
+
+def _grouped_linear(call: TracedCall) -> None:
+    """Keep contexts; groups are split with their heads."""
+    module, tokens = call.target, call.results[0].shape[1]
+    call.emit(
+        "linear",
+        (call.result(layout="tensor"),),
+        saved=call.inputs,
+        sharding="per head",
+        dims=(tokens, module.rank, module.in_features, module.groups),
+    )
+
+
 STATE_CHUNK = 2048
 """Tokens after which a selective scan keeps its states [7]_."""
 
@@ -322,6 +424,12 @@ MIXER_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPro
         linear_attention.SelectiveScan: _selective_scan,
         sparse_attention.Indexer: _indexer,
         sparse_attention.SparseLatentCore: _sparse_core,
+        sparse_attention.Summaries: _summaries,
+        sparse_attention.SummaryIndexer: _summary_indexer,
+        sparse_attention.SummaryCore: _summary_core,
+        sparse_attention.TurnedQueries: _turned_queries,
+        sparse_attention.TurnedBack: memory_rule("rotary"),
+        sparse_attention.GroupProjection: _grouped_linear,
         linear_attention.DeltaRule: _delta_rule,
         linear_attention.DecayingSum: _decaying_sum,
         linear_attention.GatedHeadNorm: memory_rule("norm", keeps="inputs"),
@@ -342,6 +450,8 @@ MIXER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType(
         (linear_attention.SelectiveScan, "A_log"): "tensor",
         (linear_attention.SelectiveScan, "D"): "tensor",
         (sparse_attention.SparseLatentCore, "softmax_offset"): "tensor",
+        (sparse_attention.SummaryCore, "softmax_offset"): "tensor",
+        (sparse_attention.GroupProjection, "weight"): "tensor",
         (linear_attention.DeltaRule, "conv1d_weight"): "tensor",
         (linear_attention.DeltaRule, "dt_bias"): "tensor",
         (linear_attention.DeltaRule, "A_log"): "tensor",
