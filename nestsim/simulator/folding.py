@@ -106,7 +106,13 @@ class Folding:
         )
 
 
-def fold(system: System, actor_colours: IntArray, channel_colours: IntArray) -> Folding:
+def fold(
+    system: System,
+    actor_colours: IntArray,
+    channel_colours: IntArray,
+    *,
+    num_common: int = 0,
+) -> Folding:
     """Merge what behaves exactly alike, and return the smaller system.
 
     Every span and every message of the smaller system's run happens at bitwise the same
@@ -122,18 +128,22 @@ def fold(system: System, actor_colours: IntArray, channel_colours: IntArray) -> 
         ``(A,)``.
     channel_colours
         Channels of different colours stay apart likewise, shape ``(C,)``.
+    num_common
+        Links from this one on, which are those of one channel each, stay apart from
+        those before.
     """
     assert not system.is_delayed, "no two channels are alike"
     graph = _graph(system)
     actors = numbered(system.program, actor_colours)
     channels = numbered(system.num_bytes, system.latency, channel_colours)
-    links = numbered(system.capacity)
+    is_common = np.arange(system.capacity.size) < num_common
+    links = numbered(is_common.astype(np.int64), system.capacity)
     num_rounds = 0
     partition = kernels.Partition(actors, channels, links)
     while not kernels.certify(graph, partition):
         kernels.refine(graph, partition, _SEED + num_rounds)
         num_rounds += 1
-    classes = [_classes(cells) for cells in partition]
+    classes = [classes_of(cells) for cells in partition]
     return Folding(
         system=_quotient(system, graph, *classes),
         actors=classes[0],
@@ -179,7 +189,7 @@ def fold_links(
     while not kernels.links_alike(*link_flows, channels.of, of):
         kernels.split_links(*link_flows, channels.of, of, seed)
         seed += 1
-    links = _classes(of)
+    links = classes_of(of)
     return links, _folded_incidence(link_flows, channels, links)
 
 
@@ -193,7 +203,8 @@ def numbered(*attributes: NDArray[np.generic]) -> IntArray:
     return classes
 
 
-def _classes(of: IntArray) -> Classes:
+def classes_of(of: IntArray) -> Classes:
+    """Return classes that are numbered by their first members."""
     return Classes(of, kernels.first_members(of))
 
 

@@ -48,8 +48,9 @@ from nestsim.simulator.packed import PackedWork
 from nestsim.simulator.programs import StageProgram
 from nestsim.simulator.replay import (
     ReplaySettings,
+    model_step,
     replay,
-    replay_model,
+    replay_step,
     replayed_time,
     system_time,
 )
@@ -323,9 +324,8 @@ def jittered_replay(
     jittered = JitteredModel.of(network, work, jitter, packed)
     model = jittered.model._replace(system=jittered.run(run))
     model = model._replace(notes=(*model.notes, *_notes(jitter, run)))
-    return replay_model(
-        network, work, model, replace(settings, folding=False, skipping=False)
-    )
+    settings = replace(settings, folding=False, skipping=False)
+    return replay_step(network, work, model_step(model, settings), settings)
 
 
 def _with_own_programs(plain: Model) -> Model:
