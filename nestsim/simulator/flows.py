@@ -577,7 +577,7 @@ def _boundary_columns(flows: FlowNumbers, held: IntArray) -> list[IntArray]:
     return columns
 
 
-class Crossings(NamedTuple):
+class CrossedLinks(NamedTuple):
     """Which links flows cross; those between the same devices are known once."""
 
     incidence: Incidence
@@ -614,7 +614,7 @@ class Traffic:
         links: Links,
         num_bytes: FloatArray,
         channels: Classes,
-        crossings: Crossings,
+        crossings: CrossedLinks,
     ) -> None:
         incidence, self._row, rows = crossings
         sent = np.bincount(self._row, num_bytes, incidence.indptr.size - 1)

@@ -32,7 +32,7 @@ from nestsim.simulator.build import latest_end, port_table, step_notes
 from nestsim.simulator.flows import (
     SIGNAL,
     Columns,
-    Crossings,
+    CrossedLinks,
     FlowFamily,
     FlowNumbers,
     FlowTable,
@@ -211,7 +211,7 @@ class FoldedStep(NamedTuple):
     """What the steps of each of the system's programs mean."""
     folding: Folding
     """What is simulated, and for what."""
-    crossings: Crossings
+    crossings: CrossedLinks
     """Links that the flows cross."""
     num_replicas: int
     """Replicas of each stage."""
@@ -276,7 +276,7 @@ class FramedStep:
                 channels=classes_of(assembled.channels),
                 num_rounds=folding.num_rounds,
             ),
-            crossings=Crossings(
+            crossings=CrossedLinks(
                 flows.incidence, np.concatenate([*rows, first[:0]]), folding.channels
             ),
             num_replicas=step.key.shape[1],

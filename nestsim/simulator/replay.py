@@ -37,7 +37,7 @@ from nestsim.simulator.compiled import (
     num_steps,
     simulate_compiled,
 )
-from nestsim.simulator.flows import SIGNAL, Crossings, Traffic
+from nestsim.simulator.flows import SIGNAL, CrossedLinks, Traffic
 from nestsim.simulator.folding import Folding, fold, numbered, unfolded
 from nestsim.simulator.frames import FoldedStep, FramedStep, Frames
 from nestsim.simulator.programs import PASS_KINDS, StageProgram
@@ -473,7 +473,9 @@ def model_step(model: Model, settings: ReplaySettings) -> FoldedStep:
         flows=flows,
         programs=model.programs,
         folding=folding,
-        crossings=Crossings(flows.incidence, np.arange(len(flows)), folding.channels),
+        crossings=CrossedLinks(
+            flows.incidence, np.arange(len(flows)), folding.channels
+        ),
         num_replicas=model.num_replicas,
         notes=model.notes,
     )
