@@ -40,14 +40,17 @@ from nestsim.simulator.flows import (
     stage_ports,
 )
 from nestsim.simulator.folding import (
+    UNITS,
     DevicePairs,
     Folding,
     binding,
     classes_of,
     fold,
+    in_units,
     joined,
     seams_of,
 )
+from nestsim.simulator.kernels.refine import by_link, family_slowness
 from nestsim.simulator.programs import StageProgram, build_programs
 from nestsim.simulator.system import (
     NONE,
@@ -266,7 +269,7 @@ class FramedStep:
             np.arange(family.pairs.counts.size) + first[frame.families[name].place]
             for family, name in zip(step.columns.families, step.keys, strict=True)
         ]
-        num_used = np.unique(flows.incidence.links).size
+        num_used = np.count_nonzero(np.bincount(flows.incidence.links))
         return FoldedStep(
             flows=step.columns.table(step.numbers),
             programs=assembled.programs,
@@ -423,7 +426,7 @@ def _frame(
             )
         },
         num_classes=num_classes,
-        slowness=_slowness(flows.incidence, first, links.bandwidth),
+        slowness=_slowness(flows, links.bandwidth),
         actors=folding.actors.first,
         latency=flows.latency[classes],
         incidence=folding.system.incidence,
@@ -482,20 +485,12 @@ def _ends(kind: str, sender: int, receiver: int) -> tuple[int, ...]:
     return (receiver, sender) if kind == "gradient" else (sender, receiver)
 
 
-def _slowness(
-    incidence: Incidence, first: IntArray, bandwidth: FloatArray
-) -> FloatArray:
+def _slowness(flows: _FrameFlows, bandwidth: FloatArray) -> FloatArray:
     """Return `Frame.slowness`."""
-    begin = incidence.indptr[np.append(first, incidence.indptr.size - 1)]
-    crossing = np.flatnonzero(np.diff(begin))
-    slowness = np.zeros((first.size, first.size))
-    for place in crossing.tolist():
-        span = slice(begin[place], begin[place + 1])
-        weights = np.bincount(
-            incidence.links[span], incidence.weights[span], bandwidth.size
-        )
-        met = (weights / bandwidth)[incidence.links]
-        slowness[crossing, place] = np.maximum.reduceat(met, begin[:-1][crossing])
+    slowness = np.zeros((flows.first.size, flows.first.size))
+    of_links = by_link(*in_units(flows.incidence), bandwidth.size)
+    capacity = bandwidth * UNITS
+    family_slowness(*of_links, flows.family, slowness, capacity)
     return slowness
 
 
