@@ -20,14 +20,23 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.evaluate.uncertainty import MemoryBand, MemoryNeed
-from nestsim.simulator.build import Model, build_model
+from nestsim.simulator.build import build_model
 from nestsim.simulator.flows import Flows
+from nestsim.simulator.frames import FramedStep, Lines
+from nestsim.simulator.programs import StageProgram
 from nestsim.simulator.replay import fold_model, run_system
-from nestsim.simulator.system import SPAN_KINDS, Incidence, Replay, ReplaySettings, Run
+from nestsim.simulator.system import (
+    SPAN_KINDS,
+    Incidence,
+    Replay,
+    ReplaySettings,
+    Run,
+    System,
+)
 from nestsim.simulator.work import PipelineWork
 from planner.cost.objective import PricedPlan
 from planner.step.memory import host_room, host_sentence, is_within, judge_room
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import IntArray
 from topologies.network import Links, Network
 from topologies.units import format_duration, format_size
 
@@ -65,14 +74,11 @@ def contention_by_level(
     pipeline
         When the last pass of the replay ended [s].
     """
-    model = build_model(network, work)
     if settings.engine == "auto":  # the replay was compiled, too, to be held to it
         settings = replace(settings, engine="compiled")
-    shared = shared_levels(model, network.links)
-    chain = [
-        _ends(model, network.links, shared[:number], settings)
-        for number in range(max(1, len(shared)))
-    ]
+    shared, chain = _framed_chain(network, work, settings) or _model_chain(
+        network, work, settings
+    )
     reached = [*(ends.pipeline for ends in chain), pipeline]
     by_level: dict[str, float] = {}
     for number, level in enumerate(shared):
@@ -82,23 +88,65 @@ def contention_by_level(
     return Contention(chain[0], by_level)
 
 
-def shared_levels(model: Model, links: Links) -> tuple[int, ...]:
-    """Return the levels that have a link which several flows cross, rising."""
-    flows = model.flows.incidence.links
-    crossed = np.bincount(flows, minlength=len(links)) > 1
-    return tuple(np.unique(links.level[crossed]).tolist())
+_Chain = tuple[tuple[int, ...], list[Ends]]
+"""Levels whose links are shared, rising, and the ends of a step in which the first ones
+are, from none to all but the last."""
+
+
+def _framed_chain(
+    network: Network, work: PipelineWork, settings: ReplaySettings
+) -> _Chain | None:
+    """Run a step whose families of flows are worked out once; None if none are."""
+    if not settings.folding or work.layers is not None:
+        return None
+    framed, links, chain = FramedStep(network, work), network.links, []
+    flows, shared = framed.flows, shared_levels(framed.num_crossing, links)
+    for levels in _sets_of_levels(shared):
+        lines = private_links(flows.incidence, links, levels, flows.family)
+        step = framed.fold(lines)
+        if step is None:
+            return None
+        chain.append(_ends(step.folding.system, step.programs, settings))
+    return shared, chain
+
+
+def _model_chain(
+    network: Network, work: PipelineWork, settings: ReplaySettings
+) -> _Chain:
+    """Run a step whose flows are all worked out."""
+    model, links, chain = build_model(network, work), network.links, []
+    incidence, kinds = model.flows.incidence, kinds_of_transfer(model.flows)
+    num_crossing = np.bincount(incidence.links, minlength=len(links))
+    shared = shared_levels(num_crossing, links)
+    for levels in _sets_of_levels(shared):
+        lines = private_links(incidence, links, levels, kinds)
+        system = replace(
+            model.system, incidence=lines.incidence, capacity=lines.capacity
+        )
+        folding = fold_model(model._replace(system=system))
+        chain.append(_ends(folding.system, model.programs, settings))
+    return shared, chain
+
+
+def _sets_of_levels(shared: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the first of some levels, from none to all but the last."""
+    return [shared[:number] for number in range(max(1, len(shared)))]
+
+
+def shared_levels(num_crossing: IntArray, links: Links) -> tuple[int, ...]:
+    """Return the levels that have a link which several flows cross, rising.
+
+    ``num_crossing`` are the flows that cross each link, shape ``(E,)``.
+    """
+    return tuple(np.unique(links.level[num_crossing > 1]).tolist())
 
 
 def _ends(
-    model: Model, links: Links, shared: Sequence[int], settings: ReplaySettings
+    system: System, programs: Sequence[StageProgram], settings: ReplaySettings
 ) -> Ends:
-    """Run the step with the links of the given levels shared, the others private."""
-    kinds = kinds_of_transfer(model.flows)
-    incidence, capacity = private_links(model.flows.incidence, links, shared, kinds)
-    system = replace(model.system, incidence=incidence, capacity=capacity)
-    folding = fold_model(model._replace(system=system))
-    run = run_system(folding.system, settings)
-    return Ends(_last_pass(model, folding.system.program, run), run.end)
+    """Run a folded step."""
+    run = run_system(system, settings)
+    return Ends(_last_pass(programs, system.program, run), run.end)
 
 
 def kinds_of_transfer(flows: Flows) -> IntArray:
@@ -112,7 +160,7 @@ def kinds_of_transfer(flows: Flows) -> IntArray:
 
 def private_links(
     incidence: Incidence, links: Links, shared: Sequence[int], kinds: IntArray
-) -> tuple[Incidence, FloatArray]:
+) -> Lines:
     """Give each flow a link of its own instead of all that are not shared.
 
     It has the rate that they allow the flow's pairs while all flows of the same kind,
@@ -129,8 +177,8 @@ def private_links(
 
     Returns
     -------
-    tuple[Incidence, FloatArray]
-        Which flow crosses which link, links renumbered, and their capacities.
+    Lines
+        Links renumbered, those that are shared first.
     """
     num_flows = incidence.indptr.size - 1
     flow = np.repeat(np.arange(num_flows), np.diff(incidence.indptr))
@@ -155,15 +203,16 @@ def private_links(
     sizes = np.bincount(flows, minlength=num_flows)
     indptr = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
     capacity = np.concatenate((links.bandwidth[common], limit[limited]))
-    return Incidence(indptr, number[order].astype(np.int64), weights[order]), capacity
+    crossing = Incidence(indptr, number[order].astype(np.int64), weights[order])
+    return Lines(crossing, capacity, common.size)
 
 
-def _last_pass(model: Model, program: IntArray, run: Run) -> float:
+def _last_pass(programs: Sequence[StageProgram], program: IntArray, run: Run) -> float:
     """Return when the last pass of all actors ended [s]."""
     optimizer = SPAN_KINDS.index("optimizer")
     return max(
         (
-            float(ends[model.programs[kind].kinds != optimizer].max(initial=0.0))
+            float(ends[programs[kind].kinds != optimizer].max(initial=0.0))
             for kind, ends in zip(program.tolist(), run.span_ends, strict=True)
         ),
         default=0.0,

@@ -21,13 +21,16 @@ from nestsim.lowering.lower import tied_phases
 from nestsim.simulator.folding import (
     DevicePairs,
     binding,
+    classes_of,
+    folded_incidence,
+    in_units,
     joined,
     largest,
     numbered,
     seams_of,
 )
 from nestsim.simulator.kernels import refine as kernels
-from nestsim.simulator.system import NONE
+from nestsim.simulator.system import NONE, Incidence
 from planner.cost.pricing import plan_degrees, plan_groups, plan_kinds
 from planner.step.execution import Workload
 from planner.step.plan import NO_OFFLOAD, Plan
@@ -88,24 +91,24 @@ def lockstep_transfers(
         numbered(kind, latency),
         numbered(capacity),
     )
-    units = np.rint(weights).astype(np.int64)
-    assert np.array_equal(units, weights), "messages have weights of their own"
+    units = in_units(Incidence(indptr, links, weights))
     ports = _ports(p, d, crossed)
     graph = kernels.ActorGraph(
         ports,
         _posts(ports, pairs.counts.size),
         (indptr, links),
-        kernels.by_link(indptr, links, units, kept.size),
+        kernels.by_link(*units, kept.size),
     )
     seed = _SEED
     while not kernels.certify(graph, partition):
         kernels.refine(graph, partition, seed)
         seed += 1
 
-    of_entry = np.repeat(partition.channels, np.diff(indptr))
-    key = numbered(of_entry, links)
-    busy = np.bincount(key, weights)[key] / capacity[links]
-    rates = np.stack([latency, largest(indptr, busy)], axis=1)[:transfers]
+    channels, of_links = classes_of(partition.channels), classes_of(partition.links)
+    folded = folded_incidence(graph.link_flows, channels, of_links)
+    busy = folded.weights / capacity[of_links.first][folded.links]
+    inverse = largest(folded.indptr, busy)[channels.of]
+    rates = np.stack([latency, inverse], axis=1)[:transfers]
     slowest = np.zeros((d, p, 2, 2))
     slowest[:, crossed] = np.transpose(rates.reshape(2, -1, d, 2), (2, 1, 0, 3))
     return slowest

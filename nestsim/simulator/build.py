@@ -135,7 +135,7 @@ def build_model(network: Network, work: PipelineWork) -> Model:
     kept = binding_links([flows], links)
     system = draft.system(programs, links, kept, tick)
     num_used = int(flows.used(len(links)).sum())
-    notes = (*work.notes, *_notes(work, num_used, num_used - kept.size))
+    notes = (*work.notes, *step_notes(work, num_used, num_used - kept.size))
     num_replicas = work.devices.shape[1]
     return Model(flows, programs.distinct, system, num_replicas, horizon, notes)
 
@@ -206,7 +206,8 @@ def latest_end(programs: Programs, slowest: FloatArray) -> float:
     return work + messages + 1.0
 
 
-def _notes(work: PipelineWork, num_used: int, num_pruned: int) -> list[str]:
+def step_notes(work: PipelineWork, num_used: int, num_pruned: int) -> list[str]:
+    """Say what a replay does not simulate one by one."""
     num_stages, _, num_ranks = work.devices.shape
     notes = []
     if num_ranks > 1 and num_stages > 1:

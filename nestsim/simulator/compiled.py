@@ -174,6 +174,7 @@ def max_min_rates(incidence: Incidence, capacity: FloatArray) -> FloatArray:
     links = links_of(capacity)
     links.listed[:] = np.arange(num_links)
     crossings = crossings_of(incidence, num_links)
+    crossings.num_active[:] = np.diff(crossings.link_indptr)
     status = sharing.fill(
         crossings, links, num_links, np.arange(num_flows), num_flows, level
     )
@@ -208,16 +209,21 @@ def links_of(capacity: FloatArray) -> sharing.LinkState:
 
 
 def crossings_of(incidence: Incidence, num_links: int) -> sharing.Crossings:
-    """Return the incidence by flow, and its pattern by link, writeable."""
+    """Return the incidence by flow, and its pattern by link; no flow is active."""
     counts = np.bincount(incidence.links, minlength=num_links)
     flows = np.repeat(np.arange(incidence.indptr.size - 1), np.diff(incidence.indptr))
     order = np.argsort(incidence.links, kind="stable")
+    places = np.empty(order.size, np.int64)
+    places[order] = np.arange(order.size)
     return sharing.Crossings(
         flow_indptr=np.array(incidence.indptr, dtype=np.int64),
         flow_links=np.array(incidence.links, dtype=np.int64),
         flow_weights=np.array(incidence.weights, dtype=np.float64),
         link_indptr=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
         link_flows=flows[order].astype(np.int64),
+        link_entries=order.astype(np.int64),
+        places=places,
+        num_active=np.zeros(num_links, np.int64),
     )
 
 

@@ -21,7 +21,7 @@ Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas, ``t`` ranks of a re
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,6 +123,18 @@ class Columns:
         """Return the pairs of devices of all flows."""
         return joined([family.pairs for family in self.families])
 
+    def table(self, numbers: "FlowNumbers") -> "FlowTable":
+        """Return what is known of all flows before their routes are."""
+        return FlowTable(
+            kind=self.column("kind"),
+            stage=self.column("stage"),
+            chunk=self.column("chunk"),
+            replica=self.column("replica"),
+            num_sources=self.column("num_sources"),
+            num_bytes=self.column("num_bytes", np.float64),
+            **{name.name: getattr(numbers, name.name) for name in fields(numbers)},
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FlowNumbers:
@@ -161,7 +173,7 @@ class FlowNumbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Flows(FlowNumbers):
+class FlowTable(FlowNumbers):
     """All flows, structure of arrays of shape ``(F,)``, and where to find each."""
 
     kind: IntArray
@@ -182,6 +194,14 @@ class Flows(FlowNumbers):
     num_bytes: FloatArray
     """Bytes between each pair of devices in a transfer [byte]."""
 
+    def __len__(self) -> int:
+        return int(self.kind.shape[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Flows(FlowTable):
+    """All flows, and the links that they cross."""
+
     latency: FloatArray
     """Time from the last byte's leaving to its arrival [s]."""
 
@@ -190,9 +210,6 @@ class Flows(FlowNumbers):
 
     seams: Seams
     """Where routes begin and end, and which links follow each other on them."""
-
-    def __len__(self) -> int:
-        return int(self.kind.shape[0])
 
     def used(self, num_links: int) -> BoolArray:
         """Return which of ``num_links`` links any flow crosses."""
@@ -275,18 +292,12 @@ def build_flows(network: Network, work: PipelineWork) -> Flows:
     """
     columns, numbers = number_flows(work)
     pairs = columns.pairs()
-    routes = pairs.routes(network)
+    routes, table = pairs.routes(network), columns.table(numbers)
     return Flows(
-        kind=columns.column("kind"),
-        stage=columns.column("stage"),
-        chunk=columns.column("chunk"),
-        replica=columns.column("replica"),
-        num_sources=columns.column("num_sources"),
-        num_bytes=columns.column("num_bytes", np.float64),
         latency=pairs.latencies(network, routes) * columns.column("num_steps"),
         incidence=pairs.incidence(routes, len(network.links)),
         seams=seams_of(routes, len(network.links)),
-        **{name.name: getattr(numbers, name.name) for name in fields(numbers)},
+        **{name.name: getattr(table, name.name) for name in fields(table)},
     )
 
 
@@ -566,6 +577,20 @@ def _boundary_columns(flows: FlowNumbers, held: IntArray) -> list[IntArray]:
     return columns
 
 
+class CrossedLinks(NamedTuple):
+    """Which links flows cross; those between the same devices are known once."""
+
+    incidence: Incidence
+    """Links of the network that the flows of each row cross, in ``R`` rows."""
+
+    row: IntArray
+    """Row of each flow, shape ``(F,)``."""
+
+    classes: Classes
+    """Classes of rows: flows of alike rows are alike, but for those of other families
+    of flows."""
+
+
 class Traffic:
     """Links in use, those with the same load at all times together.
 
@@ -576,26 +601,34 @@ class Traffic:
     ----------
     links
         Of the network.
-    flows
-        All flows and their links.
+    num_bytes
+        Bytes between each pair of devices in a transfer of each flow, ``(F,)`` [byte].
     channels
         Classes of the flows: members move the same bytes at the same times.
+    crossings
+        The links of the flows.
     """
 
-    def __init__(self, links: Links, flows: Flows, channels: Classes) -> None:
-        incidence = flows.incidence
-        sends = np.repeat(flows.num_bytes > 0, np.diff(incidence.indptr))
+    def __init__(
+        self,
+        links: Links,
+        num_bytes: FloatArray,
+        channels: Classes,
+        crossings: CrossedLinks,
+    ) -> None:
+        incidence, self._row, rows = crossings
+        sent = np.bincount(self._row, num_bytes, incidence.indptr.size - 1)
+        sends = np.repeat(sent > 0, np.diff(incidence.indptr))
         self._num_links = len(links)
         self._used = np.flatnonzero(
             np.bincount(incidence.links[sends], minlength=len(links))
         )
         self._channels = channels
-        self._num_bytes = flows.num_bytes
+        self._num_bytes = num_bytes
         self._incidence = incidence.restricted(self._used, len(links))
         level, bandwidth = links.level[self._used], links.bandwidth[self._used]
-        self._alike, self._of_classes = fold_links(
-            self._incidence, channels, level, bandwidth
-        )
+        self._alike, of_rows = fold_links(self._incidence, rows, level, bandwidth)
+        self._of_classes = of_rows.taken(rows.of[self._row[channels.first]])
 
     @property
     def num_rows(self) -> int:
@@ -606,7 +639,11 @@ class Traffic:
         """Return the traffic of a finished run of one channel of each class."""
         counts = np.array([arrivals.size for arrivals in run.arrivals], np.int64)
         incidence = self._incidence
-        carried = self._num_bytes * counts[self._channels.of]
+        carried = np.bincount(
+            self._row,
+            self._num_bytes * counts[self._channels.of],
+            incidence.indptr.size - 1,
+        )
         num_bytes: FloatArray = np.zeros(self._num_links)
         num_bytes[self._used] = np.bincount(
             incidence.links,

@@ -43,6 +43,7 @@ from nestsim.simulator.kernels.refine import (
     Neighbours,
     add_lanes,
     binding_links,
+    consecutive_links,
     first_members,
 )
 from nestsim.simulator.kernels.steps import further_needs
@@ -53,7 +54,7 @@ from topologies.network import Links, Network, Routes
 _SEED = 0x6E657374
 """Seed of the first round's hashes; any number does."""
 
-_UNITS = 2.0**20
+UNITS = 2.0**20
 """Weights are whole multiples of its inverse."""
 
 
@@ -106,7 +107,13 @@ class Folding:
         )
 
 
-def fold(system: System, actor_colours: IntArray, channel_colours: IntArray) -> Folding:
+def fold(
+    system: System,
+    actor_colours: IntArray,
+    channel_colours: IntArray,
+    *,
+    num_common: int = 0,
+) -> Folding:
     """Merge what behaves exactly alike, and return the smaller system.
 
     Every span and every message of the smaller system's run happens at bitwise the same
@@ -122,18 +129,22 @@ def fold(system: System, actor_colours: IntArray, channel_colours: IntArray) -> 
         ``(A,)``.
     channel_colours
         Channels of different colours stay apart likewise, shape ``(C,)``.
+    num_common
+        Links from this one on, which are those of one channel each, stay apart from
+        those before.
     """
     assert not system.is_delayed, "no two channels are alike"
     graph = _graph(system)
     actors = numbered(system.program, actor_colours)
     channels = numbered(system.num_bytes, system.latency, channel_colours)
-    links = numbered(system.capacity)
+    is_common = np.arange(system.capacity.size) < num_common
+    links = numbered(is_common.astype(np.int64), system.capacity)
     num_rounds = 0
     partition = kernels.Partition(actors, channels, links)
     while not kernels.certify(graph, partition):
         kernels.refine(graph, partition, _SEED + num_rounds)
         num_rounds += 1
-    classes = [_classes(cells) for cells in partition]
+    classes = [classes_of(cells) for cells in partition]
     return Folding(
         system=_quotient(system, graph, *classes),
         actors=classes[0],
@@ -174,13 +185,13 @@ def fold_links(
         total weight on one link.
     """
     of = numbered(*attributes)
-    link_flows = kernels.by_link(*_in_units(incidence), of.size)
+    link_flows = kernels.by_link(*in_units(incidence), of.size)
     seed = _SEED
     while not kernels.links_alike(*link_flows, channels.of, of):
         kernels.split_links(*link_flows, channels.of, of, seed)
         seed += 1
-    links = _classes(of)
-    return links, _folded_incidence(link_flows, channels, links)
+    links = classes_of(of)
+    return links, folded_incidence(link_flows, channels, links)
 
 
 def numbered(*attributes: NDArray[np.generic]) -> IntArray:
@@ -193,7 +204,8 @@ def numbered(*attributes: NDArray[np.generic]) -> IntArray:
     return classes
 
 
-def _classes(of: IntArray) -> Classes:
+def classes_of(of: IntArray) -> Classes:
+    """Return classes that are numbered by their first members."""
     return Classes(of, kernels.first_members(of))
 
 
@@ -202,7 +214,7 @@ def _each(logs: Sequence[FloatArray], classes: Classes) -> tuple[FloatArray, ...
 
 
 def _graph(system: System) -> kernels.ActorGraph:
-    flow_links = _in_units(system.incidence)
+    flow_links = in_units(system.incidence)
     return kernels.ActorGraph(
         np.ascontiguousarray(system.ports),
         _senders(system),
@@ -211,10 +223,10 @@ def _graph(system: System) -> kernels.ActorGraph:
     )
 
 
-def _in_units(incidence: Incidence) -> tuple[IntArray, IntArray, IntArray]:
+def in_units(incidence: Incidence) -> tuple[IntArray, IntArray, IntArray]:
     """Return an incidence with integer weights."""
-    units = np.rint(incidence.weights * _UNITS).astype(np.int64)
-    assert np.array_equal(units / _UNITS, incidence.weights), "weights are not dyadic"
+    units = np.rint(incidence.weights * UNITS).astype(np.int64)
+    assert np.array_equal(units / UNITS, incidence.weights), "weights are not dyadic"
     return incidence.indptr, incidence.links, units
 
 
@@ -246,7 +258,7 @@ def _quotient(
         num_sources=_num_sources(graph, actors, channels),
         latency=system.latency[channels.first],
         num_bytes=system.num_bytes[channels.first],
-        incidence=_folded_incidence(graph.link_flows, channels, links),
+        incidence=folded_incidence(graph.link_flows, channels, links),
         capacity=system.capacity[links.first],
     )
 
@@ -263,7 +275,7 @@ def _num_sources(
     return np.maximum(counts, 1)
 
 
-def _folded_incidence(
+def folded_incidence(
     link_flows: tuple[IntArray, IntArray, IntArray], channels: Classes, links: Classes
 ) -> Incidence:
     """Return the classes of links that each class of flows crosses, by link's count."""
@@ -271,7 +283,7 @@ def _folded_incidence(
     link, flow, weight = entries_of_rows(indptr, links.first, flows, weights)
     pair = numbered(channels.of[flow], link)
     first = kernels.first_members(pair)
-    total = np.bincount(pair, weight, minlength=first.size) / _UNITS
+    total = np.bincount(pair, weight, minlength=first.size) / UNITS
     flow, link = channels.of[flow[first]], link[first]
     order = np.lexsort((link, flow))
     counts = np.bincount(flow, minlength=channels.first.size)
@@ -387,12 +399,10 @@ def seams_of(routes: Routes, num_links: int) -> Seams:
     inner = np.ones((2, num_links), dtype=np.bool_)
     inner[0, routes.links[routes.indptr[:-1][filled]]] = False
     inner[1, routes.links[routes.indptr[1:][filled] - 1]] = False
-    size = routes.links.size
-    consecutive = np.ones(max(0, size - 1), dtype=np.bool_)
-    seams = routes.indptr[(routes.indptr > 0) & (routes.indptr < size)]
-    consecutive[seams - 1] = False
     # Each pair of consecutive links once: flows share most of them.
-    pairs = routes.links[:-1][consecutive] * num_links + routes.links[1:][consecutive]
+    pairs = consecutive_links(
+        np.array(routes.indptr), np.array(routes.links), num_links
+    )
     return Seams(inner, *_distinct_pairs(pairs, num_links))
 
 

@@ -28,24 +28,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nestsim.simulator.build import latest_end, port_table
+from nestsim.simulator.build import latest_end, port_table, step_notes
 from nestsim.simulator.flows import (
     SIGNAL,
+    Columns,
+    CrossedLinks,
     FlowFamily,
     FlowNumbers,
+    FlowTable,
     number_flows,
     stage_ports,
 )
 from nestsim.simulator.folding import (
+    UNITS,
     DevicePairs,
+    Folding,
     binding,
-    entries_of_rows,
+    classes_of,
     fold,
+    in_units,
     joined,
-    row_pointers,
     seams_of,
 )
-from nestsim.simulator.programs import build_programs
+from nestsim.simulator.kernels.refine import by_link, family_slowness
+from nestsim.simulator.programs import StageProgram, build_programs
 from nestsim.simulator.system import (
     NONE,
     TICK,
@@ -59,9 +65,9 @@ from nestsim.simulator.system import (
 )
 from nestsim.simulator.work import PipelineWork
 from planner.step.schedules import find_schedule
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.keeping import Keeper
-from topologies.network import Network
+from topologies.network import Links, Network
 
 _ROOM = 2**26
 """Bytes that all frames may take, and their keys."""
@@ -124,6 +130,9 @@ class Frame(NamedTuple):
     """Classes of links that each class of flows crosses."""
     capacity: FloatArray
     """Capacity of each class of links [byte/s]."""
+    num_common: int
+    """Classes of links that several flows may cross; each of the others belongs to one
+    class of flows."""
 
     @property
     def size(self) -> int:
@@ -157,11 +166,128 @@ class Frames:
         """
         if work.layers is not None:
             return None
+        step = _NumberedStep.of(work)
+        frame = self._frames.get(step.key, partial(_kept_frame, self.network, step.key))
+        assembled = _assembled(frame, step)
+        return None if assembled is None else assembled.system
+
+
+class _NumberedStep(NamedTuple):
+    """A step, and what its families of flows are."""
+
+    work: PipelineWork
+    """The step."""
+    columns: Columns
+    """Its flows, family by family."""
+    keys: list[_FamilyKey]
+    """What tells these apart; copies have the same."""
+    numbers: FlowNumbers
+    """Where to find each flow."""
+    key: _Key
+    """What its frame depends on."""
+
+    @classmethod
+    def of(cls, work: PipelineWork) -> "_NumberedStep":
+        """Return a step with its flows numbered; its passes send nothing inside."""
         columns, numbers = number_flows(work)
         keys = _family_keys(work, columns.families)
-        key = _key(work, keys)
-        frame = self._frames.get(key, partial(build_frame, self.network, key))
-        return _assembled(frame, work, columns.families, keys, numbers)
+        return cls(work, columns, keys, numbers, _key(work, keys))
+
+
+class Lines(NamedTuple):
+    """The links that flows share, and those that they have for themselves."""
+
+    incidence: Incidence
+    """Links that each flow crosses."""
+    capacity: FloatArray
+    """Capacity of each link [byte/s]."""
+    num_common: int
+    """Links that several flows may cross; the others have one flow each."""
+
+
+class FoldedStep(NamedTuple):
+    """A training step of which one of each class is simulated."""
+
+    flows: FlowTable
+    """All flows."""
+    programs: tuple[StageProgram, ...]
+    """What the steps of each of the system's programs mean."""
+    folding: Folding
+    """What is simulated, and for what."""
+    crossings: CrossedLinks
+    """Links that the flows cross."""
+    num_replicas: int
+    """Replicas of each stage."""
+    notes: tuple[str, ...]
+    """What is not simulated one by one, one sentence each."""
+
+
+class FramedStep:
+    """A step whose network is worked out for one of each family of flows.
+
+    Parameters
+    ----------
+    network
+        The network.
+    work
+        The step; its passes send nothing inside.
+    """
+
+    def __init__(self, network: Network, work: PipelineWork) -> None:
+        self._network, self._step = network, _NumberedStep.of(work)
+        self.flows = _frame_flows(network, self._step.key)
+
+    @property
+    def num_crossing(self) -> IntArray:
+        """Flows that cross each link, shape ``(E,)``."""
+        step, incidence = self._step, self.flows.incidence
+        place = {name: number for number, name in enumerate(step.key.families)}
+        copies = np.bincount([place[name] for name in step.keys], minlength=len(place))
+        entries = np.repeat(copies[self.flows.family], np.diff(incidence.indptr))
+        num_links = len(self._network.links)
+        return np.bincount(incidence.links, entries, num_links).astype(np.int64)
+
+    def fold(self, lines: Lines | None = None) -> FoldedStep | None:
+        """Return the folded step; None if it has to be folded by itself.
+
+        Parameters
+        ----------
+        lines
+            What the frame's flows cross; None for the links that can limit them.
+        """
+        step, flows, links = self._step, self.flows, self._network.links
+        kept = np.flatnonzero(flows.kept)
+        if lines is None:
+            lines = flows.binding_lines(links)
+        folding = _fold_frame(step.key, flows, lines)
+        frame = _frame(links, step.key, flows, lines, folding)
+        assembled = _assembled(frame, step)
+        if assembled is None:
+            return None
+        first = np.append(flows.first, 0)
+        rows = [
+            np.arange(family.pairs.counts.size) + first[frame.families[name].place]
+            for family, name in zip(step.columns.families, step.keys, strict=True)
+        ]
+        num_used = int(np.count_nonzero(np.bincount(flows.incidence.links)))
+        return FoldedStep(
+            flows=step.columns.table(step.numbers),
+            programs=assembled.programs,
+            folding=Folding(
+                system=assembled.system,
+                actors=folding.actors,
+                channels=classes_of(assembled.channels),
+                num_rounds=folding.num_rounds,
+            ),
+            crossings=CrossedLinks(
+                flows.incidence, np.concatenate([*rows, first[:0]]), folding.channels
+            ),
+            num_replicas=step.key.shape[1],
+            notes=(
+                *step.work.notes,
+                *step_notes(step.work, num_used, num_used - kept.size),
+            ),
+        )
 
 
 def _family_keys(
@@ -202,10 +328,30 @@ def _key(work: PipelineWork, keys: Sequence[_FamilyKey]) -> _Key:
     )
 
 
-def build_frame(network: Network, key: _Key) -> Frame:
-    """Work out which links limit the flows of a frame, and what behaves alike."""
-    num_replicas, links = key.shape[1], network.links
-    pairs = _pairs(key)
+class _FrameFlows(NamedTuple):
+    """The flows of a frame."""
+
+    first: IntArray
+    """First flow of each family."""
+    family: IntArray
+    """Family of each flow."""
+    latency: FloatArray
+    """Latency of one step of each flow [s]."""
+    incidence: Incidence
+    """Links of the network that each flow crosses."""
+    kept: BoolArray
+    """Whether each link can limit any flow."""
+
+    def binding_lines(self, links: Links) -> Lines:
+        """Return the links that can limit any flow."""
+        kept = np.flatnonzero(self.kept)
+        incidence = self.incidence.restricted(kept, len(links))
+        return Lines(incidence, links.bandwidth[kept], kept.size)
+
+
+def _frame_flows(network: Network, key: _Key) -> _FrameFlows:
+    """Work out which links the flows of a frame cross, and which of these limit any."""
+    links, pairs = network.links, _pairs(key)
     sizes = np.array([part.counts.size for part in pairs], np.int64)
     family = np.repeat(np.arange(sizes.size), sizes)
     first = np.cumsum(sizes) - sizes
@@ -214,9 +360,23 @@ def build_frame(network: Network, key: _Key) -> Frame:
     incidence = flows.incidence(routes, len(links))
     used = np.zeros(len(links), np.bool_)
     used[incidence.links] = True
-    kept = np.flatnonzero(used & binding([seams_of(routes, len(links))], links))
+    kept = used & binding([seams_of(routes, len(links))], links)
     latency = flows.latencies(network, routes)
-    ports, posts = _ports(key, first.tolist())
+    return _FrameFlows(first, family, latency, incidence, kept)
+
+
+def _kept_frame(network: Network, key: _Key) -> Frame:
+    """Return a frame over the links that can limit its flows."""
+    flows = _frame_flows(network, key)
+    lines = flows.binding_lines(network.links)
+    folding = _fold_frame(key, flows, lines)
+    return _frame(network.links, key, flows, lines, folding)
+
+
+def _fold_frame(key: _Key, flows: _FrameFlows, lines: Lines) -> Folding:
+    """Work out what behaves alike in a frame."""
+    num_replicas, family = key.shape[1], flows.family
+    ports, posts = _ports(key, flows.first.tolist())
     kind = np.frombuffer(key.kind, np.int64).reshape(key.shape[:2])
     num_kinds = kind.max(axis=1) + 1
     begin = np.cumsum(num_kinds) - num_kinds
@@ -225,7 +385,7 @@ def build_frame(network: Network, key: _Key) -> Frame:
         (begin[:, None] + kind, np.tile(streams, (num_replicas, 1)).T)
     )
     meets = np.array([name[0] in _DIRECTIONS and key.meets for name in key.families])
-    folding = fold(
+    return fold(
         System(
             programs=(
                 *(posts[stage] for stage in np.repeat(range(len(kind)), num_kinds)),
@@ -234,18 +394,29 @@ def build_frame(network: Network, key: _Key) -> Frame:
             program=program.ravel(),
             ports=ports,
             num_sources=1 + meets[family],
-            latency=quantise(latency, TICK),
+            latency=quantise(flows.latency, TICK),
             num_bytes=np.zeros(family.size),
-            incidence=incidence.restricted(kept, len(links)),
-            capacity=links.bandwidth[kept],
+            incidence=lines.incidence,
+            capacity=lines.capacity,
             tick=TICK,
             num_recorded=0,
         ),
         np.arange(len(ports)) // num_replicas,
         family,
+        num_common=lines.num_common,
     )
+
+
+def _frame(
+    links: Links, key: _Key, flows: _FrameFlows, lines: Lines, folding: Folding
+) -> Frame:
+    """Return what is kept of a frame."""
     of, classes = folding.channels
-    num_classes = np.bincount(family[classes], minlength=sizes.size)
+    first, capacity = flows.first, folding.system.capacity
+    num_classes = np.bincount(flows.family[classes], minlength=first.size)
+    crossing, indptr = lines.incidence.links, lines.incidence.indptr
+    flow = np.repeat(np.arange(of.size), np.diff(indptr))
+    num_alone = np.unique(of[flow[crossing >= lines.num_common]]).size
     begin_class = of[first]
     return Frame(
         families={
@@ -255,11 +426,12 @@ def build_frame(network: Network, key: _Key) -> Frame:
             )
         },
         num_classes=num_classes,
-        slowness=_slowness(incidence, first, links.bandwidth),
+        slowness=_slowness(flows, links.bandwidth),
         actors=folding.actors.first,
-        latency=latency[classes],
+        latency=flows.latency[classes],
         incidence=folding.system.incidence,
-        capacity=folding.system.capacity,
+        capacity=capacity,
+        num_common=capacity.size - num_alone,
     )
 
 
@@ -313,20 +485,12 @@ def _ends(kind: str, sender: int, receiver: int) -> tuple[int, ...]:
     return (receiver, sender) if kind == "gradient" else (sender, receiver)
 
 
-def _slowness(
-    incidence: Incidence, first: IntArray, bandwidth: FloatArray
-) -> FloatArray:
+def _slowness(flows: _FrameFlows, bandwidth: FloatArray) -> FloatArray:
     """Return `Frame.slowness`."""
-    begin = incidence.indptr[np.append(first, incidence.indptr.size - 1)]
-    crossing = np.flatnonzero(np.diff(begin))
-    slowness = np.zeros((first.size, first.size))
-    for place in crossing.tolist():
-        span = slice(begin[place], begin[place + 1])
-        weights = np.bincount(
-            incidence.links[span], incidence.weights[span], bandwidth.size
-        )
-        met = (weights / bandwidth)[incidence.links]
-        slowness[crossing, place] = np.maximum.reduceat(met, begin[:-1][crossing])
+    slowness = np.zeros((flows.first.size, flows.first.size))
+    of_links = by_link(*in_units(flows.incidence), bandwidth.size)
+    capacity = bandwidth * UNITS
+    family_slowness(*of_links, flows.family, slowness, capacity)
     return slowness
 
 
@@ -334,14 +498,21 @@ _SLACK = 1.0 + 1e-9
 """More than what rounding takes from a bound of the step's end."""
 
 
-def _assembled(
-    frame: Frame,
-    work: PipelineWork,
-    copies: Sequence[FlowFamily],
-    keys: Sequence[_FamilyKey],
-    numbers: FlowNumbers,
-) -> System | None:
-    """Return the folded system of a step, None if it may last too long for its tick."""
+class _Assembled(NamedTuple):
+    """A folded step, put together of the classes of its frame."""
+
+    system: System
+    """What runs."""
+    programs: tuple[StageProgram, ...]
+    """What the steps of each program mean."""
+    channels: IntArray
+    """Channel of the system of each flow."""
+
+
+def _assembled(frame: Frame, step: _NumberedStep) -> _Assembled | None:
+    """Return a folded step, None if it may last too long for its tick."""
+    work, columns, keys, numbers, _ = step
+    copies = columns.families
     families = [frame.families[name] for name in keys]
     place = np.array([family.place for family in families], np.int64)
     begin = np.array([family.first for family in families], np.int64)
@@ -366,10 +537,8 @@ def _assembled(
         return None
     steps = tuple(program.steps for program in programs.distinct)
     posted = ports[num_posts(steps, ports.shape[1])[programs.of_actor] > 0]
-    crossing = frame.incidence
-    _, entries = entries_of_rows(crossing.indptr, rows, np.arange(crossing.links.size))
-    crossed = np.diff(crossing.indptr)[rows]
-    return System(
+    incidence, capacity = _with_own_links(frame.incidence.taken(rows), frame)
+    system = System(
         programs=steps,
         program=programs.of_actor,
         ports=ports,
@@ -378,10 +547,19 @@ def _assembled(
         ),
         latency=quantise(latency, TICK),
         num_bytes=num_bytes[copy],
-        incidence=Incidence(
-            row_pointers(crossed), crossing.links[entries], crossing.weights[entries]
-        ),
-        capacity=frame.capacity,
+        incidence=incidence,
+        capacity=capacity,
         tick=TICK,
         num_recorded=len(copies),
+    )
+    return _Assembled(system, programs.distinct, channels[:-1])
+
+
+def _with_own_links(incidence: Incidence, frame: Frame) -> tuple[Incidence, FloatArray]:
+    """Give every copy of a class of flows links of its own where these have some."""
+    alone = np.flatnonzero(incidence.links >= frame.num_common)
+    links = incidence.links.copy()
+    links[alone] = frame.num_common + np.arange(alone.size)
+    return incidence._replace(links=links), np.concatenate(
+        (frame.capacity[: frame.num_common], frame.capacity[incidence.links[alone]])
     )

@@ -46,7 +46,13 @@ from nestsim.simulator.kernels.jitter import uniforms
 from nestsim.simulator.noise import COMPUTE_DRAW, LINK_DRAW, Jitter
 from nestsim.simulator.packed import PackedWork
 from nestsim.simulator.programs import StageProgram
-from nestsim.simulator.replay import replay, replay_model, replayed_time, system_time
+from nestsim.simulator.replay import (
+    model_step,
+    replay,
+    replay_step,
+    replayed_time,
+    system_time,
+)
 from nestsim.simulator.system import (
     CLOSES,
     OPENS,
@@ -318,9 +324,8 @@ def jittered_replay(
     jittered = JitteredModel.of(network, work, jitter, packed)
     model = jittered.model._replace(system=jittered.run(run))
     model = model._replace(notes=(*model.notes, *_notes(jitter, run)))
-    return replay_model(
-        network, work, model, replace(settings, folding=False, skipping=False)
-    )
+    settings = replace(settings, folding=False, skipping=False)
+    return replay_step(network, work, model_step(model, settings), settings)
 
 
 def _with_own_programs(plain: Model) -> Model:

@@ -36,9 +36,9 @@ from nestsim.simulator.compiled import (
     num_steps,
     simulate_compiled,
 )
-from nestsim.simulator.flows import SIGNAL, Traffic
+from nestsim.simulator.flows import SIGNAL, CrossedLinks, Traffic
 from nestsim.simulator.folding import Folding, fold, numbered, unfolded
-from nestsim.simulator.frames import Frames
+from nestsim.simulator.frames import FoldedStep, FramedStep, Frames
 from nestsim.simulator.programs import PASS_KINDS, StageProgram
 from nestsim.simulator.system import (
     CLOSES,
@@ -264,7 +264,9 @@ _NONE = np.zeros(0, np.int64)
 """Microbatches of no messages."""
 
 
-def collect_spans(model: Model, folding: Folding, run: Run) -> tuple[Spans, IntArray]:
+def collect_spans(
+    model: Model | FoldedStep, folding: Folding, run: Run
+) -> tuple[Spans, IntArray]:
     """Return the spans of all actors simulated, and how many each stands for.
 
     In order of start; equal ones by stage and replica.
@@ -292,7 +294,7 @@ def collect_spans(model: Model, folding: Folding, run: Run) -> tuple[Spans, IntA
 
 
 def collect_transfers(
-    model: Model, folding: Folding, run: Run
+    model: Model | FoldedStep, folding: Folding, run: Run
 ) -> tuple[Transfers, IntArray]:
     """Return the messages of all channels simulated, and how many each stands for.
 
@@ -323,7 +325,7 @@ def collect_transfers(
     return transfers, multiplicity
 
 
-def _microbatches(model: Model, system: System) -> list[IntArray]:
+def _microbatches(model: Model | FoldedStep, system: System) -> list[IntArray]:
     """Return the microbatch of each message of each channel, in order.
 
     The messages of a channel are posted by the same steps of all its senders, or by
@@ -409,27 +411,48 @@ def replay(  # noqa: PLR0913 - what is simulated, and how
     InputError
         If the schedule does not exist or does not work with these sizes.
     """
-    model = build_model(network, work)
-    return replay_model(
+    step: FoldedStep | None = None
+    if settings.folding and work.layers is None and not every_actor:
+        step = FramedStep(network, work).fold()
+    model = build_model(network, work) if step is None else None
+    if step is None:
+        assert model is not None
+        step = model_step(model, settings)
+    return replay_step(
         network,
         work,
-        model,
+        step,
         settings,
         memory=memory,
-        every_actor=every_actor,
+        whole=model.system if model and every_actor else None,
         confirm=confirm,
         progress=progress,
     )
 
 
-def replay_model(  # noqa: PLR0913 - what is built, and what `replay` takes
+def model_step(model: Model, settings: ReplaySettings) -> FoldedStep:
+    """Fold a step that is ready for the engine, if that is asked for."""
+    flows, folding = model.flows, _folding(model, settings)
+    return FoldedStep(
+        flows=flows,
+        programs=model.programs,
+        folding=folding,
+        crossings=CrossedLinks(
+            flows.incidence, np.arange(len(flows)), folding.channels
+        ),
+        num_replicas=model.num_replicas,
+        notes=model.notes,
+    )
+
+
+def replay_step(  # noqa: PLR0913 - what is simulated, and what `replay` takes
     network: Network,
     work: PipelineWork,
-    model: Model,
+    model: FoldedStep,
     settings: ReplaySettings,
     *,
     memory: bool = True,
-    every_actor: bool = False,
+    whole: System | None = None,
     confirm: bool = False,
     progress: Progress | None = None,
 ) -> Replay:
@@ -438,16 +461,20 @@ def replay_model(  # noqa: PLR0913 - what is built, and what `replay` takes
     Parameters
     ----------
     network, work
-        What the model was built of.
+        What the step was built of.
     model
-        Actors, channels and flows.
+        Actors, channels and flows, folded.
     settings
         What to simulate event by event.
-    memory, every_actor, confirm, progress
+    whole
+        The system that was folded, if all that its actors did is to be recorded.
+    memory, confirm, progress
         As of `replay`.
     """
-    folding = _folding(model, settings)
-    traffic = Traffic(network.links, model.flows, folding.channels)
+    folding = model.folding
+    traffic = Traffic(
+        network.links, model.flows.num_bytes, folding.channels, model.crossings
+    )
     num_recorded = max(traffic.num_rows, folding.channels.first.size)
     system = dataclasses.replace(folding.system, num_recorded=num_recorded)
     if progress is not None:
@@ -458,8 +485,8 @@ def replay_model(  # noqa: PLR0913 - what is built, and what `replay` takes
         run, engine = run_system(system, settings), choose_engine(system, settings)
     links = traffic.record(run)
     notes = (*model.notes, *_folding_notes(model, folding), *_skip_notes(run.skips))
-    if every_actor:
-        run, folding = folding.unfolded(run), unfolded(model.system)
+    if whole is not None:
+        run, folding = folding.unfolded(run), unfolded(whole)
     spans, span_multiplicity = collect_spans(model, folding, run)
     transfers, transfer_multiplicity = collect_transfers(model, folding, run)
     passes = spans.kind != SPAN_KINDS.index("optimizer")
@@ -479,6 +506,7 @@ def replay_model(  # noqa: PLR0913 - what is built, and what `replay` takes
         num_events=run.num_events,
         num_skipped=run.num_skipped,
         notes=notes,
+        system=system,
     )
 
 
@@ -532,7 +560,7 @@ def report_forecast(
         progress(f"about {seconds:.0f} s{unless}", None)
 
 
-def _representatives(model: Model, folding: Folding) -> IntArray:
+def _representatives(model: FoldedStep, folding: Folding) -> IntArray:
     """Return the replica that stands for each, by stage."""
     num_stages = len(model.flows.reduce)
     replicas = folding.actors.representative % model.num_replicas
@@ -542,7 +570,7 @@ def _representatives(model: Model, folding: Folding) -> IntArray:
     return of_stages.reshape(-1, model.num_replicas)
 
 
-def _folding_notes(model: Model, folding: Folding) -> tuple[str, ...]:
+def _folding_notes(model: FoldedStep, folding: Folding) -> tuple[str, ...]:
     """Return what folding did, in words; nothing if it did nothing."""
     representative = _representatives(model, folding)
     is_recorded = representative == np.arange(model.num_replicas)
@@ -583,7 +611,7 @@ def _skip_notes(skips: tuple[Skip, ...]) -> tuple[str, ...]:
 
 
 def _memory(
-    model: Model, folding: Folding, run: Run, work: PipelineWork
+    model: FoldedStep, folding: Folding, run: Run, work: PipelineWork
 ) -> tuple[MemoryTimeline, ...]:
     """Return the account of each stage; alike actors hold the same at all times."""
     stages = folding.actors.first // model.num_replicas

@@ -145,6 +145,15 @@ class Incidence(NamedTuple):
             running[self.indptr], number[self.links[kept]], self.weights[kept]
         )
 
+    def taken(self, rows: IntArray) -> "Incidence":
+        """Return the given rows, some of them perhaps more than once."""
+        sizes = np.diff(self.indptr)[rows]
+        indptr = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        entries = np.arange(indptr[-1]) + np.repeat(
+            self.indptr[rows] - indptr[:-1], sizes
+        )
+        return Incidence(indptr, self.links[entries], self.weights[entries])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class System:
@@ -493,6 +502,9 @@ class Replay:
 
     notes: tuple[str, ...]
     """What was not simulated event by event, one sentence each."""
+
+    system: System | None = None
+    """What the engine ran; None where nobody says."""
 
     __repr__ = short_repr
 

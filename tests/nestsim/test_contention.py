@@ -6,6 +6,7 @@ from hypothesis import given, settings
 
 from nestsim.evaluate.verdict import contention_by_level, private_links, shared_levels
 from nestsim.simulator.build import build_model
+from nestsim.simulator.frames import FramedStep
 from nestsim.simulator.replay import replay
 from nestsim.simulator.system import Incidence, ReplaySettings
 from tests.nestsim.simulator.cases import full_mesh, pipeline, slowed, two_tiers
@@ -85,22 +86,23 @@ def test_a_slow_device_is_not_contention():
     assert sum(found.by_level.values()) == pytest.approx(0.0, abs=1e-9)
 
 
+def levels_of(net, work):
+    return shared_levels(FramedStep(net, work).num_crossing, net.links)
+
+
 def test_a_level_counts_as_shared_if_two_flows_cross_one_of_its_links():
     net = spine_leaf(2)
     work = pipeline(grid(range(64), (2, 4, 8), "data inside"), 2, boundary_bytes=[1e6])
-    model = build_model(net, work)
-    flows = model.flows.incidence
+    flows = build_model(net, work).flows.incidence
     pairs = list(zip(*np.unique(flows.links, return_counts=True), strict=True))
     expected = {int(net.links.level[link]) for link, count in pairs if count > 1}
-    assert set(shared_levels(model, net.links)) == expected
+    assert set(levels_of(net, work)) == expected
 
 
 def test_two_flows_are_enough_to_share_and_one_is_not():
     net = two_tiers(2, 2)
-    alone = build_model(net, ping_pong([[[0]], [[2]]]))
-    both = build_model(net, ping_pong([[[0], [1]], [[2], [3]]]))
-    assert shared_levels(alone, net.links) == ()
-    assert shared_levels(both, net.links) == (0,)
+    assert levels_of(net, ping_pong([[[0]], [[2]]])) == ()
+    assert levels_of(net, ping_pong([[[0], [1]], [[2], [3]]])) == (0,)
 
 
 def test_private_links_allow_what_the_flows_of_one_kind_leave_each_other():
@@ -110,12 +112,12 @@ def test_private_links_allow_what_the_flows_of_one_kind_leave_each_other():
         np.array([0, 2, 4, 5]), np.array([0, 8, 1, 8, 0]), np.array([1.0, 1, 1, 2, 4])
     )
     kinds = np.array([0, 0, 2])
-    found, capacity = private_links(incidence, net.links, (), kinds)
+    found, capacity, _ = private_links(incidence, net.links, (), kinds)
     # 6 byte/s among weights of 1 and 2; 8 byte/s for a weight of 4 alone.
     assert capacity.tolist() == [2.0, 2.0, 2.0]
     assert found.links.tolist() == [0, 1, 2]
     assert found.weights.tolist() == [1.0] * 3
-    kept, capacity = private_links(incidence, net.links, (0,), kinds)
+    kept, capacity, _ = private_links(incidence, net.links, (0,), kinds)
     assert kept.indptr.tolist() == incidence.indptr.tolist()
     assert kept.weights.tolist() == incidence.weights.tolist()
     assert sorted(capacity.tolist()) == [6.0, 8.0, 8.0]

@@ -43,7 +43,16 @@ class Crossings(NamedTuple):
     """Where the flows of each link begin, shape ``(L + 1,)``."""
 
     link_flows: IntVector
-    """Flows over the links, link by link, shape ``(E,)``."""
+    """Flows over the links, link by link, those that are active first, ``(E,)``."""
+
+    link_entries: IntVector
+    """Where the flow has that link in `flow_links`, shape ``(E,)``."""
+
+    places: IntVector
+    """Where the link has that flow in `link_flows`, shape ``(E,)``."""
+
+    num_active: IntVector
+    """Flows of each link that are active, shape ``(L,)``."""
 
 
 class FlowState(NamedTuple):
@@ -191,6 +200,36 @@ class FluidState(NamedTuple):
     """Searches for components so far, shape ``(1,)``."""
 
 
+@subkernel
+def _exchange(crossings: Crossings, entry: int, place: int) -> None:
+    """Let a flow take another place among those of a link."""
+    flows, entries = crossings.link_flows, crossings.link_entries
+    was, other = crossings.places[entry], entries[place]
+    flows[was], flows[place] = flows[place], flows[was]
+    entries[was], entries[place] = other, entry
+    crossings.places[entry], crossings.places[other] = place, was
+
+
+@subkernel
+def _activate(crossings: Crossings, f: int) -> None:
+    """List a flow among the active ones of its links."""
+    for e in range(crossings.flow_indptr[f], crossings.flow_indptr[f + 1]):
+        link = crossings.flow_links[e]
+        number = crossings.num_active[link]
+        _exchange(crossings, e, crossings.link_indptr[link] + number)
+        crossings.num_active[link] = number + 1
+
+
+@subkernel
+def _deactivate(crossings: Crossings, f: int) -> None:
+    """Take a flow from the active ones of its links."""
+    for e in range(crossings.flow_indptr[f], crossings.flow_indptr[f + 1]):
+        link = crossings.flow_links[e]
+        number = crossings.num_active[link] - 1
+        _exchange(crossings, e, crossings.link_indptr[link] + number)
+        crossings.num_active[link] = number
+
+
 @writing_kernel
 def fill(
     crossings: Crossings,
@@ -210,8 +249,9 @@ def fill(
     are at most the number of distinct levels; each is linear in the incidences.
 
     Preconditions: capacities and weights are positive; ``level`` is negative for the
-    flows of the component, and not negative for all other flows on its links; each
-    flow has a link. ``links.listed`` has the component's links and is overwritten.
+    flows of the component, all of them active, and not negative for all other active
+    flows on its links; each flow has a link. ``links.listed`` has the component's links
+    and is overwritten.
 
     Returns
     -------
@@ -221,6 +261,7 @@ def fill(
     flow_indptr, flow_links = crossings.flow_indptr, crossings.flow_links
     flow_weights = crossings.flow_weights
     link_indptr, link_flows = crossings.link_indptr, crossings.link_flows
+    num_active = crossings.num_active
     capacity, used, listed = links.capacity, links.used, links.listed
     open_weight, open_count = links.open_weight, links.open_count
     frozen_weight, frozen_count = links.frozen_weight, links.frozen_count
@@ -256,7 +297,7 @@ def fill(
                 continue
             if (capacity[link] - used[link]) / open_weight[link] > threshold:
                 continue
-            for e in range(link_indptr[link], link_indptr[link + 1]):
+            for e in range(link_indptr[link], link_indptr[link] + num_active[link]):
                 f = link_flows[e]
                 if level[f] >= 0.0:
                     continue
@@ -447,6 +488,7 @@ def solve_rates(now: float, fluid: FluidState) -> float:
     for i in range(num_started):
         f = started[i]
         is_active[f] = 1
+        _activate(crossings, f)
         remaining[f] = fluid.flows.num_bytes[f]
         rate[f] = 0.0
         since[f] = now
@@ -467,9 +509,10 @@ def solve_rates(now: float, fluid: FluidState) -> float:
     while i < num_links:
         link = listed[i]
         i += 1
-        for e in range(crossings.link_indptr[link], crossings.link_indptr[link + 1]):
+        first = crossings.link_indptr[link]
+        for e in range(first, first + crossings.num_active[link]):
             f = crossings.link_flows[e]
-            if is_active[f] == 0 or flow_mark[f] == mark:
+            if flow_mark[f] == mark:
                 continue
             flow_mark[f] = mark
             level[f] = -1.0
@@ -514,6 +557,7 @@ def pop_finished(now: float, fluid: FluidState) -> int:
         flows.rate[f] = 0.0
         flows.level[f] = 0.0
         flows.is_active[f] = 0
+        _deactivate(fluid.crossings, f)
         fluid.ended[fluid.num_ended[0]] = f
         fluid.num_ended[0] += 1
         count += 1

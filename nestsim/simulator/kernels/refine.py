@@ -30,6 +30,7 @@ from topologies.arrays import (
     BoolArray,
     BoolMatrix,
     FloatArray,
+    FloatMatrix,
     FloatVector,
     HashVector,
     IntArray,
@@ -93,12 +94,35 @@ def add_lanes(
                     end += 1
                 total[links[e]] += weight
         lane += counts[f]
-        firsts[begin:end].sort()
+        if end - begin < num_links // 16:
+            firsts[begin:end].sort()
+        else:
+            firsts[begin:end] = np.flatnonzero(total)
         for e in range(begin, end):
             totals[e] = total[firsts[e]]
             total[firsts[e]] = 0.0
         rows[f + 1] = end
     return rows, firsts[:end].copy(), totals[:end].copy()
+
+
+@kernel
+def consecutive_links(indptr: IntVector, links: IntVector, num_links: int) -> IntArray:
+    """Return links that follow each other on routes: ``first * num_links + second``.
+
+    Some pairs more than once: not those that were the last of their first or of their
+    second link. O(hops of all routes).
+    """
+    after, before = _unset(num_links), _unset(num_links)
+    pairs = np.empty(links.size, np.int64)
+    count = 0
+    for route in range(indptr.size - 1):
+        for e in range(indptr[route] + 1, indptr[route + 1]):
+            first, second = links[e - 1], links[e]
+            if after[first] != second and before[second] != first:
+                pairs[count] = first * num_links + second
+                count += 1
+            after[first], before[second] = second, first
+    return pairs[:count].copy()
 
 
 @kernel
@@ -274,6 +298,48 @@ def by_link(
             flows[at] = f
             turned[at] = weights[e]
     return indptr, flows, turned
+
+
+@kernel
+def family_slowness(
+    link_indptr: IntVector,
+    link_flows: IntVector,
+    link_weights: IntVector,
+    family: IntVector,
+    slowness: FloatMatrix,
+    capacity: FloatVector,
+) -> None:
+    """Find the most weight over capacity of a family on any link of another one.
+
+    O(E + L + families of each link squared).
+
+    Parameters
+    ----------
+    link_indptr, link_flows, link_weights
+        As of `by_link`.
+    family
+        Family of each flow, shape ``(F,)``.
+    slowness
+        Zeros; of a family on links of another one, in units of the weights over those
+        of the capacity, shape ``(families, families)``.
+    capacity
+        Of the links.
+    """
+    total = np.zeros(slowness.shape[0], np.int64)
+    there = np.empty(slowness.shape[0], np.int64)
+    for link in range(link_indptr.size - 1):
+        count = 0
+        for e in range(link_indptr[link], link_indptr[link + 1]):
+            one = family[link_flows[e]]
+            if total[one] == 0:
+                there[count] = one
+                count += 1
+            total[one] += link_weights[e]
+        for one in there[:count]:
+            met = total[one] / capacity[link]
+            for other in there[:count]:
+                slowness[other, one] = max(slowness[other, one], met)
+        total[there[:count]] = 0
 
 
 @kernel

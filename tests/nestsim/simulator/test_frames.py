@@ -6,14 +6,24 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestsim.evaluate.verdict import _framed_chain, _model_chain
 from nestsim.simulator.build import build_model
-from nestsim.simulator.frames import Frames
-from nestsim.simulator.replay import fold_model, replayed_time
+from nestsim.simulator.frames import FramedStep, Frames
+from nestsim.simulator.replay import (
+    fold_model,
+    model_step,
+    replay,
+    replay_step,
+    replayed_time,
+)
+from nestsim.simulator.system import ReplaySettings
 from nestsim.simulator.work import RingPhase
 from planner.step.schedules import SCHEDULES
 from tests import failures
 from tests.nestsim.simulator.cases import contended_step, pipeline, step_sizes, switch
 from tests.nestsim.simulator.folding_cases import grid, networks, work_on
+
+DEFAULT = ReplaySettings()
 
 
 def assert_same_system(ours, folded):
@@ -32,9 +42,31 @@ def assert_same_system(ours, folded):
 
 def assert_as_folded(frames, net, work):
     """Compare the system of a step with the one that is folded by itself."""
-    ours = frames.system(work)
+    ours, step = frames.system(work), FramedStep(net, work).fold()
+    folding = fold_model(build_model(net, work))
     assert ours is not None
-    assert_same_system(ours, fold_model(build_model(net, work)).system)
+    assert step is not None
+    for system in (ours, step.folding.system):
+        assert_same_system(system, folding.system)
+    for name in ("actors", "channels"):
+        classes = getattr(step.folding, name), getattr(folding, name)
+        for mine, its in zip(*classes, strict=True):
+            np.testing.assert_array_equal(mine, its)
+
+
+def assert_same_replay(net, work):
+    """Compare what is said of a step with what is said of one folded by itself."""
+    apart = replay_step(net, work, model_step(build_model(net, work), DEFAULT), DEFAULT)
+    ours = replay(net, work)
+    for name in ("spans", "transfers", "notes", "engine", "iteration_time", "memory"):
+        np.testing.assert_equal(getattr(ours, name), getattr(apart, name))
+    for name in ("span_multiplicity", "transfer_multiplicity", "representative"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(apart, name))
+    for name in ("bin_edges", "rates", "link_ids", "row"):
+        mine, its = getattr(ours.links, name), getattr(apart.links, name)
+        np.testing.assert_array_equal(mine, its, err_msg=name)
+    np.testing.assert_allclose(ours.links.num_bytes, apart.links.num_bytes, rtol=1e-14)
+    assert _framed_chain(net, work, DEFAULT) == _model_chain(net, work, DEFAULT)
 
 
 @settings(max_examples=40)
@@ -52,6 +84,7 @@ def test_steps_on_the_same_devices_get_the_systems_that_folding_gives_them(data)
     for _ in range(4):
         work = dataclasses.replace(work_on(data.draw, rng, devices), layers=None)
         assert_as_folded(frames, net, work)
+    assert_same_replay(net, work)
 
 
 @failures.over("schedule", SCHEDULES)
@@ -66,7 +99,9 @@ def test_steps_of_every_schedule_share_frames(schedule, data):
         )
         frames = frames or Frames(net)
         if frames.network.num_devices == net.num_devices:
-            assert_as_folded(frames, net, dataclasses.replace(work, schedule=schedule))
+            step = dataclasses.replace(work, schedule=schedule)
+            assert_as_folded(frames, net, step)
+            assert_same_replay(net, step)
 
 
 def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
