@@ -1,6 +1,8 @@
 """The jobs of one scenario: plan; plan, replay, choose; replay a plan that is given."""
 
+import ctypes
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -351,12 +353,18 @@ def _find(
     simplest_within: float = 0.0,
 ) -> PlannerOutcome:
     """Return the plans of a scenario's planner, or why there are none."""
-    return evaluator.find(
+    outcome = evaluator.find(
         scenario.planner,
         scenario.planner_settings,
         simplest_within=simplest_within,
         progress=progress,
     )
+    if sys.platform == "linux":
+        # What is freed in pieces stays: 0.5 GB after a search over 100,000 devices.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+        if trim is not None:
+            trim(0)
+    return outcome
 
 
 def with_search(

@@ -591,10 +591,10 @@ class Traffic:
         )
         self._channels = channels
         self._num_bytes = flows.num_bytes
-        self._incidence = incidence.restricted(self._used, len(links))
+        self._incidence = incidence
         level, bandwidth = links.level[self._used], links.bandwidth[self._used]
         self._alike, self._of_classes = fold_links(
-            self._incidence, channels, level, bandwidth
+            incidence.restricted(self._used, len(links)), channels, level, bandwidth
         )
 
     @property
@@ -607,12 +607,10 @@ class Traffic:
         counts = np.array([arrivals.size for arrivals in run.arrivals], np.int64)
         incidence = self._incidence
         carried = self._num_bytes * counts[self._channels.of]
+        moved = np.repeat(carried, np.diff(incidence.indptr))
+        moved *= incidence.weights
         num_bytes: FloatArray = np.zeros(self._num_links)
-        num_bytes[self._used] = np.bincount(
-            incidence.links,
-            incidence.weights * np.repeat(carried, np.diff(incidence.indptr)),
-            minlength=self._used.size,
-        )
+        num_bytes += np.bincount(incidence.links, moved, minlength=self._num_links)
         row = np.full(self._num_links, -1)
         row[self._used] = self._alike.of
         edges, bins = _bins(run)

@@ -174,7 +174,10 @@ def fold_links(
         total weight on one link.
     """
     of = numbered(*attributes)
-    link_flows = kernels.by_link(*_in_units(incidence), of.size)
+    rows = _in_units(incidence)
+    del incidence  # hundreds of megabytes of 100,000 devices; as `rows` below
+    link_flows = kernels.by_link(*rows, of.size)
+    del rows
     seed = _SEED
     while not kernels.links_alike(*link_flows, channels.of, of):
         kernels.split_links(*link_flows, channels.of, of, seed)
@@ -213,8 +216,9 @@ def _graph(system: System) -> kernels.ActorGraph:
 
 def _in_units(incidence: Incidence) -> tuple[IntArray, IntArray, IntArray]:
     """Return an incidence with integer weights."""
-    units = np.rint(incidence.weights * _UNITS).astype(np.int64)
-    assert np.array_equal(units / _UNITS, incidence.weights), "weights are not dyadic"
+    exact = incidence.weights * _UNITS
+    units = exact.astype(np.int64)
+    assert np.array_equal(units, exact), "weights are not dyadic"
     return incidence.indptr, incidence.links, units
 
 
