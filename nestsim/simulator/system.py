@@ -140,7 +140,8 @@ class Incidence(NamedTuple):
         number = np.full(num_links, -1, dtype=np.int64)
         number[links] = np.arange(links.size)
         kept = number[self.links] >= 0
-        running = np.concatenate(([0], np.cumsum(kept))).astype(np.int64)
+        running = np.zeros(kept.size + 1, dtype=np.int64)
+        np.cumsum(kept, out=running[1:])
         return Incidence(
             running[self.indptr], number[self.links[kept]], self.weights[kept]
         )

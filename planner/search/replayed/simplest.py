@@ -29,7 +29,7 @@ from planner.step.execution import Workload
 from planner.step.plan import NO_OFFLOAD, Plan
 from planner.step.schedules import SCHEDULES, schedule_name
 from planner.step.virtual import block_span
-from topologies.arrays import IntArray
+from topologies.arrays import BoolArray, IntArray
 
 MOST_OPENED = 12
 """Most configurations whose plans are listed to find a simpler one."""
@@ -105,7 +105,7 @@ def complexity_of(plan: Plan, workload: Workload, rules: LaunchRules) -> Complex
     usual = orders_of(rules, sizes)[:1]
     return _of_sizes(sizes, plan.schedule, rules)._replace(
         rank_order=int(rank_order(plan, usual) is None),
-        layout=int(_is_uneven(cuts, _blocks(workload))),
+        layout=int(_are_uneven(cuts, _blocks(workload))),
         partial_sharding=int(
             any(
                 (stage.zero_stage and stage.sharding_group_size < sizes.dp * sizes.cp)
@@ -141,9 +141,9 @@ def _blocks(workload: Workload) -> tuple[int, int]:
     return block_span(np.array([float(name.startswith("block")) for name in names]))
 
 
-def _is_uneven(cuts: IntArray, blocks: tuple[int, int]) -> bool:
-    """Tell whether virtual stages, by their first layers, hold unequal blocks."""
-    return bool(np.ptp(np.diff(np.clip(cuts, *blocks))) > 0)
+def _are_uneven(cuts: IntArray, blocks: tuple[int, int]) -> BoolArray:
+    """Tell of layouts, by first layers, whether virtual stages hold unequal blocks."""
+    return np.asarray(np.ptp(np.diff(np.clip(cuts, *blocks)), axis=-1) > 0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -258,20 +258,20 @@ def _near(
     whole = _of_sizes(sizes, schedule, rules)._replace(
         rank_order=int(not _is_usual(leaves.placement, sizes, rules))
     )
-    blocks = _blocks(candidates.workload)
-    uneven = [int(_is_uneven(cuts, blocks)) for cuts in leaves.layouts]
-    savings = [
-        whole._replace(
-            partial_sharding=int(choice.zero_stage > 0 and choice.sharding > 0),
-            host_offload=int(choice.offload != NO_OFFLOAD),
-            counted_recompute=int(choice.counting > 0),
-        )
-        for choice in leaves.choices
-    ]
+    uneven = _are_uneven(leaves.layouts, _blocks(candidates.workload)).tolist()
+    keys: dict[tuple[int, bool], tuple[int, ...]] = {}
     for index in range(place, end):
-        choice, layout = leaves.numbers[index, :2].tolist()
-        complexity = savings[choice]._replace(layout=uneven[layout])
-        yield complexity.key, float(leaves.bounds[index]), leaves.leaf(index)
+        number, layout = leaves.numbers[index, :2].tolist()
+        kind = number, uneven[layout]
+        if kind not in keys:
+            choice = leaves.choices[number]
+            keys[kind] = whole._replace(
+                layout=int(uneven[layout]),
+                partial_sharding=int(choice.zero_stage > 0 and choice.sharding > 0),
+                host_offload=int(choice.offload != NO_OFFLOAD),
+                counted_recompute=int(choice.counting > 0),
+            ).key
+        yield keys[kind], float(leaves.bounds[index]), leaves.leaf(index)
 
 
 def _is_usual(placement: Placement, sizes: Configuration, rules: LaunchRules) -> bool:
