@@ -18,8 +18,8 @@ from topologies.errors import InputError
 _MOST_FACTOR = 1000
 """Largest factor of a width."""
 
-_MOST_ROWS = 10**12
-"""Largest embedding of one block that is counted."""
+_MOST_SIZE = 10**7
+"""Largest size that is counted."""
 
 _LETTERS: Mapping[str, str] = MappingProxyType(
     {
@@ -248,7 +248,11 @@ def compressed_layers(config: ConfigFile, words: Words) -> Words:
         "index_n_heads": 64,
         "index_head_dim": 128,
     }
-    sizes = tuple(config.value(int, name, usual) for name, usual in names.items())
+    sizes = _sizes(config, names)
+    heads, groups = words["num_attention_heads"], sizes[1]
+    if heads % groups:
+        expected = f"a divisor of num_attention_heads = {heads}"
+        config.refuse("does not divide the heads", "o_groups", groups, expected)
     pattern = tuple(f"attention_{beside}+experts" for beside in seen)
     return {"compression": sizes, "block_pattern": pattern}
 
@@ -270,6 +274,15 @@ def ngram_tables(config: ConfigFile, words: Words) -> Words:
     return {"ngram_embedding": (longest, splits, rows)}
 
 
+def _sizes(config: ConfigFile, usual: Mapping[str, int]) -> tuple[int, ...]:
+    """Return sizes that are none of Megatron's, by their keys, as usual if left out."""
+    sizes = {name: config.value(int, name, size) for name, size in usual.items()}
+    for name, size in sizes.items():
+        if size > _MOST_SIZE:
+            config.refuse("too large", name, size, f"at most {_MOST_SIZE}")
+    return tuple(sizes.values())
+
+
 def block_embeddings(config: ConfigFile, words: Words) -> Words:
     """Return an embedding of blocks, few gates in some, and borrowed keys in the last.
 
@@ -277,12 +290,8 @@ def block_embeddings(config: ConfigFile, words: Words) -> Words:
     """
     blocks, sparsity = words["num_layers"], "activation_sparsity_pattern"
     names = ("vocab_size_per_layer_input", "hidden_size_per_layer_input", "laurel_rank")
-    rows, width, rank = (
-        config.value(int, name, usual)
-        for name, usual in zip(names, (262144, 256, 64), strict=True)
-    )
-    if rows * width > _MOST_ROWS:
-        config.refuse("an embedding that is too large", names[0], rows, "fewer rows")
+    usual = dict(zip(names, (262144, 256, 64), strict=True))
+    rows, width, rank = _sizes(config, usual)
     shared = config.value(int, "num_kv_shared_layers", 15, may_be_zero=True)
     windowed = words.get("window_attn_skip_freq", [0] * blocks)
     if shared >= blocks or {*windowed[: blocks - shared]} != {*windowed}:

@@ -199,6 +199,8 @@ def test_tensor_parallel_ranks_have_all_summaries_and_their_heads(
         ("num_key_value_heads", 2),
         ("attention_bias", True),
         ("index_topk", "many"),
+        ("o_groups", 3),
+        ("index_head_dim", 10**8),
     ],
 )
 def test_what_no_block_here_has_is_refused(

@@ -273,7 +273,10 @@ ODD = (None, True, 0, -1, 3, 2.5, 10**12, "x", [], ["x"], [[1]], [None] * 4, {})
     [
         ("afmoe", ["layer_types", "global_attn_every_n_layers", "num_dense_layers"]),
         ("bamba", ["layers_block_type", "attn_layer_indices", "mamba_d_head"]),
+        ("deepseek_v4", ["layer_types", "compress_rates", "o_groups", "index_topk"]),
         ("ernie4_5_moe", ["moe_layer_start_index", "moe_layer_end_index"]),
+        ("gemma3n_text", ["num_kv_shared_layers", "activation_sparsity_pattern"]),
+        ("gemma3n_text", ["vocab_size_per_layer_input", "laurel_rank", "layer_types"]),
         ("granite_swa", ["layer_types", "layer_rope_theta", "sliding_window"]),
         ("granitemoehybrid", ["layer_types", "num_local_experts", "mamba_n_heads"]),
         ("gptj", ["rotary_dim", "n_head", "n_embd"]),
