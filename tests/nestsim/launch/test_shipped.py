@@ -75,7 +75,8 @@ def test_few_plans_cannot_be_said_in_full() -> None:
     Llama 3's FSDP frees gradients that Megatron's buffers hold; it has no sandwich
     norms. Adapters are told nowhere. OLMo 2 and PaLM are no models of their launchers,
     nor is Wan.
-    Attention in 8 bits has no option on Megatron-LM's command line.
+    Attention in 8 bits has no option on Megatron-LM's command line; what XLA does not
+    hide has none in MaxText.
 
     GPT-3 has 50,257 tokens, an odd number that no tensor-parallel size divides.
     """
@@ -101,6 +102,8 @@ def test_few_plans_cannot_be_said_in_full() -> None:
             for stem in (
                 "ai2_olmo2_32b_1024_h100",
                 "google_palm_540b_6144_tpuv4_pods",
+                "maxtext_deepseek_v3_256_tpuv7",
+                "maxtext_qwen3_235b_256_tpuv7",
                 "megascale_moe_352b_1440_h800",
                 "meta_llama3_405b_131k_16384_h100",
                 "meta_llama3_405b_16384_h100",
