@@ -96,9 +96,9 @@ Nic = Literal["node", "device"]
 Trunk = Literal["ideal", "spraying", "adaptive", "ecmp"]
 """Whether parallel cables act as one, or are links that a hash picks from (ECMP).
 
-They act as one where a switch picks a cable for each packet: in turn (Dixit et al., "On
-the Impact of Packet Spraying in Data Center Networks", INFOCOM 2013), or the one with
-the shortest queue (NVIDIA, "InfiniBand Cluster Bring-up Procedure", 2023, "Adaptive
+They act as one where a switch picks a cable for each packet: in turn or at random
+(Dixit et al., "On the Impact of Packet Spraying in Data Center Networks", INFOCOM 2013,
+abstract), or the one with the shortest queue (NVIDIA, "InfiniBand Cluster Bring-up Procedure", 2023, "Adaptive
 Routing"; Spectrum-X)."""
 
 Ways = Literal["ideal", "ecmp"]
