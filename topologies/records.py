@@ -98,8 +98,8 @@ Trunk = Literal["ideal", "spraying", "adaptive", "ecmp"]
 
 They act as one where a switch picks a cable for each packet: in turn or at random
 (Dixit et al., "On the Impact of Packet Spraying in Data Center Networks", INFOCOM 2013,
-abstract), or the one with the shortest queue (NVIDIA, "InfiniBand Cluster Bring-up Procedure", 2023, "Adaptive
-Routing"; Spectrum-X)."""
+abstract), or the one with the shortest queue (NVIDIA, "InfiniBand Cluster Bring-up
+Procedure", 2023, "Adaptive Routing"; Spectrum-X)."""
 
 Ways = Literal["ideal", "ecmp"]
 """Whether pairs of switches take turns over equally short ways, or a hash picks one."""

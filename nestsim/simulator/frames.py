@@ -32,7 +32,6 @@ from nestsim.simulator.build import latest_end, port_table, step_notes
 from nestsim.simulator.flows import (
     SIGNAL,
     Columns,
-    CrossedLinks,
     FlowFamily,
     FlowNumbers,
     FlowTable,
@@ -51,6 +50,7 @@ from nestsim.simulator.folding import (
     seams_of,
 )
 from nestsim.simulator.kernels.refine import by_link, family_slowness
+from nestsim.simulator.link_use import CrossedLinks
 from nestsim.simulator.programs import StageProgram, build_programs
 from nestsim.simulator.system import (
     NONE,

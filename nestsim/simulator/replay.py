@@ -36,9 +36,10 @@ from nestsim.simulator.compiled import (
     num_steps,
     simulate_compiled,
 )
-from nestsim.simulator.flows import SIGNAL, CrossedLinks, Traffic
+from nestsim.simulator.flows import SIGNAL
 from nestsim.simulator.folding import Folding, fold, numbered, unfolded
 from nestsim.simulator.frames import FoldedStep, FramedStep, Frames
+from nestsim.simulator.link_use import CrossedLinks, Traffic
 from nestsim.simulator.programs import PASS_KINDS, StageProgram
 from nestsim.simulator.system import (
     CLOSES,

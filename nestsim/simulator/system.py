@@ -200,6 +200,8 @@ class System:
     channel, multiples of the tick; empty if none needs more. Messages do not overtake
     each other: none arrives before the one ahead of it in its channel [s]."""
 
+    __repr__ = short_repr
+
     @property
     def wired(self) -> NDArray[np.bool_]:
         """Whether a channel's messages need time on a link, shape ``(C,)``."""

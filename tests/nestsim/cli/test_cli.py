@@ -647,7 +647,7 @@ def test_a_command_imports_what_it_uses_alone(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-MOST_KERNELS = 44
+MOST_KERNELS = 46
 """Kernels that the main scenario may call: a first run compiles all of them, for a
 minute, and every other one loads them."""
 
