@@ -1,4 +1,4 @@
-"""Measure what a whole run costs from 1,000 to 100,000 devices.
+"""Measure what a whole run costs from 1,000 to 1,000,000 devices.
 
     python -m tests.benchmarks.search_scales --output results/bench-scales
 
@@ -21,7 +21,7 @@ from tests.benchmarks.planner_cases import SEARCHES
 BASE = SEARCHES / "llama3_405b_100096_h100.toml"
 """The job of every size, and its network."""
 
-SIZES = (1_000, 10_000, 100_000)
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
 """Devices of each run."""
 
 NODE = 8
