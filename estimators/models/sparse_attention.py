@@ -417,11 +417,8 @@ class CompressedAttention(nn.Module):
 
     def __init__(self, spec: TransformerSpec, kind: str) -> None:
         super().__init__()
-        sizes, hidden, width = (
-            Compression(*spec.compression),
-            spec.hidden_size,
-            spec.kv_channels,
-        )
+        sizes = Compression(*spec.compression)
+        hidden, width = spec.hidden_size, spec.kv_channels
         chooses = kind == "chosen"
         rate = sizes.chosen_rate if chooses else sizes.compressed_rate
         self.linear_q_down_proj = nn.Linear(hidden, sizes.query_rank, bias=False)

@@ -47,7 +47,15 @@ from nestsim.simulator.kernels.refine import (
     first_members,
 )
 from nestsim.simulator.kernels.steps import further_needs
-from nestsim.simulator.system import NONE, Incidence, Run, System, num_posts
+from nestsim.simulator.system import (
+    NONE,
+    Incidence,
+    Run,
+    System,
+    entries_of_rows,
+    num_posts,
+    row_pointers,
+)
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.network import Links, Network, Routes
 
@@ -288,22 +296,6 @@ def folded_incidence(
     order = np.lexsort((link, flow))
     counts = np.bincount(flow, minlength=channels.first.size)
     return Incidence(row_pointers(counts), link[order], total[order])
-
-
-def entries_of_rows(
-    indptr: IntArray, rows: IntArray, *columns: IntArray
-) -> tuple[IntArray, ...]:
-    """Return the entries of some compressed rows, and before them their row's place."""
-    sizes = indptr[rows + 1] - indptr[rows]
-    place = np.repeat(np.arange(rows.size), sizes)
-    begin = np.cumsum(sizes) - sizes
-    entries = np.arange(place.size) + (indptr[rows] - begin)[place]
-    return place, *(column[entries] for column in columns)
-
-
-def row_pointers(counts: IntArray) -> IntArray:
-    """Return where rows of so many entries begin, and behind them where they end."""
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
 class DevicePairs(NamedTuple):

@@ -264,9 +264,9 @@ class FramedStep:
         assembled = _assembled(frame, step)
         if assembled is None:
             return None
-        first = np.append(flows.first, 0)
         rows = [
-            np.arange(family.pairs.counts.size) + first[frame.families[name].place]
+            np.arange(family.pairs.counts.size)
+            + flows.first[frame.families[name].place]
             for family, name in zip(step.columns.families, step.keys, strict=True)
         ]
         num_used = int(np.count_nonzero(np.bincount(flows.incidence.links)))
@@ -280,7 +280,9 @@ class FramedStep:
                 num_rounds=folding.num_rounds,
             ),
             crossings=CrossedLinks(
-                flows.incidence, np.concatenate([*rows, first[:0]]), folding.channels
+                flows.incidence,
+                np.concatenate([np.zeros(0, np.int64), *rows]),
+                folding.channels,
             ),
             num_replicas=step.key.shape[1],
             notes=(

@@ -413,19 +413,20 @@ def replay(  # noqa: PLR0913 - what is simulated, and how
         If the schedule does not exist or does not work with these sizes.
     """
     step: FoldedStep | None = None
+    whole: System | None = None
     if settings.folding and work.layers is None and not every_actor:
         step = FramedStep(network, work).fold()
-    model = build_model(network, work) if step is None else None
     if step is None:
-        assert model is not None
+        model = build_model(network, work)
         step = model_step(model, settings)
+        whole = model.system if every_actor else None
     return replay_step(
         network,
         work,
         step,
         settings,
         memory=memory,
-        whole=model.system if model and every_actor else None,
+        whole=whole,
         confirm=confirm,
         progress=progress,
     )

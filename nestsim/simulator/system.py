@@ -122,6 +122,22 @@ class Steps:
         return Steps(*joined)
 
 
+def entries_of_rows(
+    indptr: IntArray, rows: IntArray, *columns: IntArray
+) -> tuple[IntArray, ...]:
+    """Return the entries of some compressed rows, and before them their row's place."""
+    sizes = indptr[rows + 1] - indptr[rows]
+    place = np.repeat(np.arange(rows.size), sizes)
+    begin = np.cumsum(sizes) - sizes
+    entries = np.arange(place.size) + (indptr[rows] - begin)[place]
+    return place, *(column[entries] for column in columns)
+
+
+def row_pointers(counts: IntArray) -> IntArray:
+    """Return where rows of so many entries begin, and behind them where they end."""
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
 class Incidence(NamedTuple):
     """Which flow crosses which link with what weight, in compressed rows by flow."""
 
@@ -148,11 +164,9 @@ class Incidence(NamedTuple):
 
     def taken(self, rows: IntArray) -> "Incidence":
         """Return the given rows, some of them perhaps more than once."""
-        sizes = np.diff(self.indptr)[rows]
-        indptr = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-        entries = np.arange(indptr[-1]) + np.repeat(
-            self.indptr[rows] - indptr[:-1], sizes
-        )
+        every = np.arange(self.links.size)
+        _, entries = entries_of_rows(self.indptr, rows, every)
+        indptr = row_pointers(np.diff(self.indptr)[rows])
         return Incidence(indptr, self.links[entries], self.weights[entries])
 
 

@@ -330,15 +330,15 @@ def family_slowness(
     for link in range(link_indptr.size - 1):
         count = 0
         for e in range(link_indptr[link], link_indptr[link + 1]):
-            one = family[link_flows[e]]
-            if total[one] == 0:
-                there[count] = one
+            here = family[link_flows[e]]
+            if total[here] == 0:
+                there[count] = here
                 count += 1
-            total[one] += link_weights[e]
-        for one in there[:count]:
-            met = total[one] / capacity[link]
-            for other in there[:count]:
-                slowness[other, one] = max(slowness[other, one], met)
+            total[here] += link_weights[e]
+        for slowing in there[:count]:
+            met = total[slowing] / capacity[link]
+            for slowed in there[:count]:
+                slowness[slowed, slowing] = max(slowness[slowed, slowing], met)
         total[there[:count]] = 0
 
 

@@ -69,20 +69,20 @@ def copied(ours: Any, theirs: Any) -> None:
         for name, parameter in ours.named_parameters():
             path = name.removesuffix(".weight")
             if path == "scale":
-                found = weights.pop("altup.correct_output_scale")
+                taken = weights.pop("altup.correct_output_scale")
             elif path == "self_attention.linear_qkv":
                 parts = [f"self_attn.{part}_proj.weight" for part in "qkv"]
-                found = torch.cat([weights.pop(part) for part in parts])
+                taken = torch.cat([weights.pop(part) for part in parts])
             elif path == "mlp.linear_fc1":
                 parts = [f"mlp.{part}_proj.weight" for part in ("gate", "up")]
-                found = torch.cat([weights.pop(part) for part in parts])
+                taken = torch.cat([weights.pop(part) for part in parts])
             else:
-                found = weights.pop(f"{NAMES[path]}.weight")
+                taken = weights.pop(f"{NAMES[path]}.weight")
             if path == "self_attention.query_norm":
-                found = found * GIVEN["head_dim"] ** 0.5  # scores have no scale there
+                taken = taken * GIVEN["head_dim"] ** 0.5  # scores have no scale there
             if path == "router.linear":
-                found = found / GIVEN["hidden_size"]  # a factor that is left out here
-            parameter.copy_(found)
+                taken = taken / GIVEN["hidden_size"]  # a factor that is left out here
+            parameter.copy_(taken)
     assert not weights
 
 
@@ -117,8 +117,11 @@ def test_blocks_are_those_of_transformers(tmp_path: Path) -> None:
             flat = [part.transpose(1, 2).flatten(2) for part in kept[kind]]
             memory = torch.cat((words, *flat), -1)
         streams = hidden.permute(1, 2, 0, 3).flatten(2)
-        found = ours(streams, memory, memory).unflatten(-1, (4, -1)).permute(2, 0, 1, 3)
-        torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)
+        result = ours(streams, memory, memory).unflatten(-1, (4, -1))
+        result = result.permute(2, 0, 1, 3)
+        # Our activations are exact, theirs approximate; a threshold widens that.
+        widest = 2e-2 if "thresholded" in spec.block_pattern[place] else 2e-3
+        torch.testing.assert_close(result, expected, atol=widest, rtol=widest)
 
 
 def turns_of(base: float) -> tuple[Tensor, Tensor]:
