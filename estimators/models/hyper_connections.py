@@ -66,7 +66,7 @@ EPSILON = 1e-6
 LARGEST = 2.0
 """Weight of a branch's result in a stream, at most [2]_."""
 
-DEVIATIONS = 1.645
+DEVIATIONS = 1.6448536
 """Standard deviations above their mean that 5 % of gates are."""
 
 
